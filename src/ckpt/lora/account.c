@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accounts for every tensor of an adapter: it was used, or is known to belong elsewhere, or is an error that names it.
- * Drops nothing silently. */
+/* Accounts for every tensor of an adapter: each is used, or known to belong elsewhere, or causes an error that names
+ * it. Drops nothing silently. */
 #include <string.h>
 
 #include "lora/adapter.h"
@@ -20,7 +20,7 @@ static bool is_layered(const char *path)
     return fsdpck_lora_layer_find(path, &p);
 }
 
-/* nlayers: how many layers' weights are no adapted layer's. */
+/* *nlayers counts the weights in numbered layers that no adapter wraps. */
 static int collect_weights(const struct fsdpck_lora_adapter *a, struct fsdpck_names *weights, size_t *nlayers,
                            struct fsdpck_error *err)
 {
@@ -34,7 +34,7 @@ static int collect_weights(const struct fsdpck_lora_adapter *a, struct fsdpck_na
     return rc;
 }
 
-/* A module's own state has the adapter's name in its parameters' names, PEFT's files never have it. */
+/* The state dict of a live module has the adapter's name in its parameter names; PEFT's files never have it. */
 static bool is_state_dict(const struct fsdpck_lora_adapter *a)
 {
     for (size_t i = 0; i < a->selection.ntensors; i++)
@@ -43,8 +43,9 @@ static bool is_state_dict(const struct fsdpck_lora_adapter *a)
     return false;
 }
 
-/* PEFT writes embeddings and heads whole into an adapter's own file, other adapted layers never: so those tell. Where
- * the adapter has none of them, the weights of other layers must. A few strays in an adapter's file are no model. */
+/* PEFT writes embeddings and heads whole into an adapter's own file, but never other adapted layers. So frozen weights
+ * of adapted layers show that the model is present. If the adapter has no such layers, the weights of other layers must
+ * show it. A few extra weights in an adapter's file are not a model. */
 static bool has_model(const struct fsdpck_lora_adapter *a, const struct fsdpck_names *weights, size_t nlayers)
 {
     size_t n = 0, frozen = 0, others = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what
- * belongs to them together. adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
+/* Finds an adapter among a source's tensors: parses every name, selects the adapter, and joins A, B and the tensors
+ * that belong to them. adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
 #include "lora/adapter.h"
 
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static int parse_names(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
     return rc;
 }
 
-/* "default" is what PEFT calls an adapter that was given no name, and what it leaves out of the names in files. */
+/* PEFT uses the name "default" for an adapter without a name, and omits the name in files. */
 static const char *called(const char *adapter)
 {
     return *adapter ? adapter : "default";
@@ -95,7 +95,7 @@ static size_t count_adapters(const struct fsdpck_lora_adapter *a, struct adapter
     return n;
 }
 
-/* Names a tensor of the smallest: where one adapter is meant to be alone, that is the stray one. */
+/* The error names a tensor of the smallest adapter: if only one adapter was intended, this is the stray one. */
 static int several(const struct fsdpck_lora_adapter *a, const char *wanted, struct fsdpck_error *err)
 {
     struct adapter_count seen[8];
@@ -201,8 +201,8 @@ bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct f
            (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
 }
 
-/* Outside of lora_ and modules_to_save. Beside the model only what the configuration claims is the adapter's; of an
- * adapter's own file, everything. */
+/* Adds a tensor outside of lora_ and modules_to_save. In a source with the model, only the tensors that the
+ * configuration claims belong to the adapter; in an adapter's own file, all do. */
 static int add_plain(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[i];
@@ -259,7 +259,7 @@ static int gather_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole adapter ---- */
 
 int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
                              const struct fsdpck_select *select, const char *name, struct fsdpck_error *err)

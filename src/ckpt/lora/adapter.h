@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One LoRA adapter found in a source: its modules with their tensors, and what its configuration says of them, checked
- * against each other. Reads names, shapes and the configuration, no payload. */
+/* One LoRA adapter found in a source: its modules with their tensors, and its configuration, checked against each
+ * other. Reads names, shapes and the configuration, no payload. */
 #ifndef CKPT_LORA_ADAPTER_H
 #define CKPT_LORA_ADAPTER_H
 
@@ -13,7 +13,7 @@
 #include "lora/config.h"
 #include "lora/names.h"
 
-/* Positions below are of the adapter's selection; -1: not there. */
+/* Positions below refer to the adapter's selection; -1: absent. */
 struct fsdpck_lora_module {
     const char *path; /* in the model: "model.layers.0.self_attn.q_proj" */
     int64_t a, b, bias, magnitude;
@@ -23,10 +23,10 @@ struct fsdpck_lora_module {
 };
 
 /* A whole parameter that the adapter replaces: one of modules_to_save, a bias, or any other in its file. PEFT loads
- * every tensor that has the name of a parameter, and saves embeddings so. */
+ * every tensor that has the name of a parameter, and saves embeddings this way. */
 struct fsdpck_lora_whole {
     const char *name;  /* of the parameter in the model: "lm_head.weight" */
-    const char *key;   /* of the adapter file, without base_model.model. */
+    const char *key;   /* in the adapter file, without base_model.model. */
     const char *saved; /* modules_to_save: the module's name as the configuration has it, or its path; else NULL */
     bool bias;         /* the configuration's `bias` claims it */
     int64_t position;
@@ -44,12 +44,12 @@ struct fsdpck_lora_adapter {
     struct fsdpck_source *src;
     struct fsdpck_selection selection; /* of all the source's tensors */
     struct fsdpck_lora_name *names;    /* (selection.ntensors) */
-    const char *name;                  /* of the adapter; "" where the tensors have none */
+    const char *name;                  /* of the adapter; "" if the tensors have none */
     struct fsdpck_lora_config config;
     struct fsdpck_vec modules; /* struct fsdpck_lora_module, in the source's order */
     struct fsdpck_vec whole;   /* struct fsdpck_lora_whole */
     struct fsdpck_vec tokens;  /* struct fsdpck_lora_tokens */
-    bool beside_model;         /* the source holds the frozen model as well, as a training checkpoint does */
+    bool beside_model;         /* the source also holds the frozen model, as a training checkpoint does */
     struct fsdpck_arena arena;
     struct fsdpck_names index, whole_index; /* of modules, of whole parameters' names */
 };
@@ -58,27 +58,27 @@ struct fsdpck_lora_request {
     const char *name;   /* of the adapter, or NULL: the only one */
     const char *config; /* path of its adapter_config.json, or NULL: the source's own */
     bool has_alpha;
-    double alpha; /* where there is no configuration; refused where there is one that says something else */
+    double alpha; /* used if there is no configuration; an error if the configuration states another value */
     const struct fsdpck_select *select;
 };
 
-/* Whatever the outcome, fsdpck_lora_adapter_free() releases it. Refused: no adapter, or several and none named; A
- * without B or the other way round; shapes and ranks that do not fit; a configuration that says something else than the
- * tensors; tensors of a kind that is not understood. */
+/* fsdpck_lora_adapter_free() releases a even after failure. Refused: no adapter, or several and none named; A without B
+ * or B without A; shapes and ranks that do not fit; a configuration that contradicts the tensors; tensors of an unknown
+ * kind. */
 int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
                              const struct fsdpck_lora_request *req, struct fsdpck_error *err);
 void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a);
-/* The parts of the above. Tensors, names and modules, without the configuration. */
+/* The steps of fsdpck_lora_adapter_open(). This one finds tensors, names and modules, without the configuration. */
 int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
                              const struct fsdpck_select *select, const char *name, struct fsdpck_error *err);
 /* Finds the configuration and reads it. */
 int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
                                   struct fsdpck_error *err);
-/* Whether the adapter has a tensor that this name in modules_to_save saves. */
+/* Returns whether the adapter has a tensor saved by this name in modules_to_save. */
 bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name);
-/* Notes the entries of the configuration that have no effect on any tensor. */
+/* Gives a note about configuration entries that have no effect on any tensor. */
 void fsdpck_lora_note_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt);
-/* Everything is found, and held against the rules. */
+/* Checks everything that was found against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 
 static inline struct fsdpck_lora_module *lora_modules(const struct fsdpck_lora_adapter *a)
@@ -102,19 +102,19 @@ double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpc
 /* Sets an error about the tensor at the position; returns the code. */
 int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err,
                        const char *fmt, ...) FSDPCK_PRINTF(5, 6);
-/* Whether a tensor is a part of the adapter by its name: not of another one, and not of the model. */
+/* Returns whether a tensor belongs to the adapter by its name: not to another adapter, and not to the model. */
 bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t position);
-/* Whether the parameter is a bias that the configuration's `bias` trains. */
+/* Returns whether the parameter is a bias that the configuration's `bias` trains. */
 bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_name *n);
 /* Sets beside_model. */
 int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
-/* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another
- * adapter's: that is noted. Anything else is refused by its name. */
+/* used: (selection.ntensors) true for the tensors that were used. The others may belong to the frozen model or to
+ * another adapter; a note says so. Any other tensor causes an error that names it. */
 int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt,
                             struct fsdpck_error *err);
-/* How many whole parameters the configuration does not name, and the first one's name. */
+/* Returns the number of whole parameters that the configuration does not name, and the first one's name. */
 size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first);
-/* A note of the caller's options. */
+/* Gives a note by the caller's options. */
 void fsdpck_lora_note(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 
 #endif

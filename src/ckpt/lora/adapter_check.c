@@ -49,7 +49,7 @@ static int check_shapes(const struct fsdpck_lora_adapter *a, const struct fsdpck
     return 0;
 }
 
-/* One value for each output. */
+/* Checks a vector with one value for each output. */
 static int check_vector(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, int64_t at,
                         struct fsdpck_error *err)
 {
@@ -166,8 +166,8 @@ static int check_all_tokens(const struct fsdpck_lora_adapter *a, struct fsdpck_e
                             a->config.file);
 }
 
-/* Beside LoRA an adapted layer has what base_layer holds, and its bias; other tensors of it are another method's, or
- * another program's: a scaling, say. */
+/* Besides LoRA, an adapted layer has a base_layer and its bias. Any other tensor belongs to another method or another
+ * program, for example a scaling. */
 static int check_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_whole *w, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[w->position];
@@ -179,7 +179,8 @@ static int check_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_
     return check_one(a, w->position, err);
 }
 
-/* A frozen layer that is wrapped for an adapter has that adapter's tensors beside it, or they are lost. */
+/* A frozen layer that is wrapped for an adapter must have that adapter's tensors beside it; otherwise they were
+ * lost. */
 static int check_wrapped(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
     struct fsdpck_names any = { 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which adapter_config.json belongs to an adapter: the one that was named, the source's own, or the one beside its
+/* Finds the adapter_config.json of an adapter: the one that the user named, the source's own, or the one beside its
  * file. */
 #include "lora/adapter.h"
 
@@ -11,7 +11,7 @@
 #include "base/ioutil.h"
 #include "lora/pattern.h"
 
-/* Among the assets: the adapter's own folder first, as PEFT lays out several adapters. */
+/* Searches the assets: the adapter's own folder first, as PEFT stores several adapters. */
 static const struct source_asset *find_config(const struct fsdpck_lora_adapter *a)
 {
     char own[512];
@@ -26,7 +26,7 @@ static const struct source_asset *find_config(const struct fsdpck_lora_adapter *
     return plain;
 }
 
-/* Neither the command nor the file is to be ignored. */
+/* Refuses an --alpha that contradicts the file, so that neither is ignored. */
 static int check_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
                        struct fsdpck_error *err)
 {
@@ -74,8 +74,8 @@ static int try_folder(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_re
     return rc;
 }
 
-/* A file of tensors has its configuration beside it, a folder inside; several adapters have it in folders of their
- * names. */
+/* A file of tensors has its configuration beside it, a folder has it inside; several adapters have it in folders of
+ * their names. */
 static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found,
                        struct fsdpck_error *err)
 {
@@ -85,7 +85,7 @@ static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_r
                    : slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path))
                            : strdup("");
     char *own = folder ? fsdpck_path_join(folder, strchr(a->name, '/') ? "default" : a->name, err)
-                       : NULL; /* a tensor's name is no path */
+                       : NULL; /* a tensor's name is not a path */
     int rc = own ? try_folder(a, req, own, found, err) : FSDPCK_ERR_NOMEM;
     if (!folder)
         fsdpck_error_nomem(err, strlen(path));

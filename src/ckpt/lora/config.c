@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json in. Every key that is relied on is checked for its type; every feature of PEFT's that changes
- * what A and B mean is refused by name, so that nothing is exported or merged under a wrong reading. */
+/* Reads adapter_config.json. Checks the type of every key that is used. Refuses, by name, every PEFT feature that
+ * changes the meaning of A and B, so that nothing is exported or merged with a wrong interpretation. */
 #include "lora/config.h"
 
 #include <jansson.h>
@@ -15,7 +15,7 @@ static int wrong(const struct fsdpck_lora_config *c, const char *key, const char
     return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file, "'%s' is not %s", key, wanted);
 }
 
-/* false, null and nothing mean the same. */
+/* false, null and a missing key mean the same. */
 static int read_flag(const struct fsdpck_lora_config *c, const char *key, bool *out, struct fsdpck_error *err)
 {
     const json_t *v = json_object_get(c->doc, key);
@@ -83,7 +83,8 @@ static int read_bias(struct fsdpck_lora_config *c, struct fsdpck_error *err)
     return 0;
 }
 
-/* Initialisations that move part of the base into the adapter: A and B then belong to a base that nobody else has. */
+/* Refuses initialisations that move part of the base into the adapter: A and B then need a modified base that only the
+ * training run had. */
 static int check_init(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
     static const char *const moved[] = { "pissa", "olora", "corda", "lora_ga", "loftq" };
@@ -134,7 +135,7 @@ static int check_kind(struct fsdpck_lora_config *c, struct fsdpck_error *err)
 static int read_scalars(struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
     const json_t *r = json_object_get(c->doc, "r"), *alpha = json_object_get(c->doc, "lora_alpha");
-    c->r = 8; /* PEFT's own defaults */
+    c->r = 8; /* PEFT's defaults */
     c->alpha = 8;
     int rc = r ? read_rank(c, "r", r, &c->r, err) : 0;
     if (!rc && alpha)
@@ -168,7 +169,7 @@ static int check_layers(const struct fsdpck_lora_config *c, struct fsdpck_error 
                : wrong(c, "layers_to_transform", "a whole number or a list of them", err);
 }
 
-/* One list for the input embedding, or a list for each module. */
+/* Checks one list for the input embedding, or a list for each module. */
 static int check_tokens(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
     const char *key = c->only_tokens ? "token_indices" : "trainable_token_indices", *name;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json asked: what it says of a module, as PEFT would read it. Knows no tensors. */
+/* Answers questions about adapter_config.json: the settings of a module, as PEFT reads them. Knows no tensors. */
 #include "lora/config.h"
 
 #include <jansson.h>
@@ -9,7 +9,7 @@
 #include "lora/names.h"
 #include "lora/pattern.h"
 
-/* The pattern's value for the module, or NULL: as PEFT, the first key that matches. */
+/* Finds the pattern's value for the module, or NULL: the first key that matches, as in PEFT. */
 static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, const char *module,
                            const json_t **found, struct fsdpck_error *err)
 {
@@ -85,7 +85,8 @@ static bool is_excluded(const struct fsdpck_lora_config *c, const char *module)
                              : name_among(v, module) != NULL;
 }
 
-/* Whether a layer's number may stand at `before`: behind one of the patterns; without any, behind two parts. */
+/* Returns whether a layer's number may begin at `before`: after one of the patterns, or without patterns after two
+ * parts. */
 static bool is_behind(const json_t *patterns, const char *module, size_t before)
 {
     const char *one = json_string_value(patterns);
@@ -111,7 +112,7 @@ static bool find_layer(const json_t *patterns, const char *module, long *index)
     return false;
 }
 
-/* Only a list of target_modules goes by layers. */
+/* layers_to_transform applies only if target_modules is a list. */
 static bool is_in_layers(const struct fsdpck_lora_config *c, const char *module)
 {
     const json_t *v = json_object_get(c->doc, "layers_to_transform");
@@ -161,7 +162,8 @@ const char *fsdpck_lora_config_saved_name(const struct fsdpck_lora_config *c, si
     return json_string_value(json_array_get(json_object_get(c->doc, "modules_to_save"), i));
 }
 
-/* The list for a module. Where the head is the embedding, PEFT gives the head's copy the embedding's list. */
+/* Returns the list for a module. If the head is tied to the embedding, PEFT gives the head's copy the embedding's
+ * list. */
 static const json_t *tokens_of(const struct fsdpck_lora_config *c, const char *module)
 {
     json_t *v = json_object_get(c->doc, c->only_tokens ? "token_indices" : "trainable_token_indices"), *list,
@@ -244,7 +246,8 @@ const char *fsdpck_lora_config_pattern(const struct fsdpck_lora_config *c, const
     return NULL;
 }
 
-/* Keys of PEFT's up to 0.21: the others were read above, or change nothing in what the tensors mean. */
+/* Keys of PEFT up to 0.21. This file or config.c reads the other known keys, or they do not change the meaning of the
+ * tensors. */
 const char *fsdpck_lora_config_unknown(const struct fsdpck_lora_config *c, size_t i)
 {
     static const char *const known[] = { "alora_invocation_tokens",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json out. PEFT before 0.16 fails on keys that it does not know; the keys of 0.5 are always written,
- * later ones only where they say something. Knows what the tensors say, not the tensors. */
+/* Writes adapter_config.json. PEFT before 0.16 fails on unknown keys, so the keys of 0.5 are always written, later ones
+ * only if they have an effect. It knows the facts derived from the tensors, not the tensors. */
 #include "lora/config.h"
 
 #include <jansson.h>
@@ -13,8 +13,8 @@ static int put(json_t *o, const char *key, json_t *value)
     return json_object_set_new(o, key, value);
 }
 
-/* Compact text of ours. jansson's parser does not notice when memory is out while it collects a token, and cuts it
- * short: so the result must print as it was. */
+/* Parses compact text that we wrote. jansson's parser does not notice an allocation failure while it collects a token,
+ * and truncates the token; so the result must print as the input. */
 static json_t *parse(const char *text)
 {
     json_t *o = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -32,13 +32,13 @@ static int put_text(json_t *o, const char *key, const char *text)
     return put(o, key, parse(text));
 }
 
-/* PEFT writes 32, not 32.0, and some readers want an integer. */
+/* PEFT writes 32, not 32.0, and some readers need an integer. */
 static json_t *number(double v)
 {
     return fabs(v) < 0x1p53 && v == trunc(v) ? json_integer((json_int_t)v) : json_real(v);
 }
 
-/* Into a fsdpck_text, which remembers a failure: json_dumps() overlooks one in a sorted key. */
+/* Writes into a fsdpck_text, which remembers a failure: json_dumps() overlooks one in a sorted key. */
 static int add_text(const char *data, size_t nbytes, void *text)
 {
     fsdpck_text_add(text, data, nbytes);
@@ -52,7 +52,7 @@ void fsdpck_lora_config_number(struct fsdpck_text *t, double v)
     json_decref(n);
 }
 
-/* Later than PEFT 0.5, and without any say: null, false, empty, or the default of what wrote it. */
+/* Returns whether a key is newer than PEFT 0.5 and has no effect: null, false, empty, or the writer's default. */
 static bool says_nothing(const char *key, const json_t *v)
 {
     static const char *const idle[] = { "peft_version",      "runtime_config", "megatron_core",
@@ -64,7 +64,7 @@ static bool says_nothing(const char *key, const json_t *v)
            (json_is_array(v) && json_array_size(v) == 0);
 }
 
-/* All keys of PEFT 0.5 with its defaults, then whatever the given file has. */
+/* Makes all keys of PEFT 0.5 with its defaults, then adds the keys of the given file. */
 static json_t *make(const struct fsdpck_lora_config *c)
 {
     static const char old[] = "{\"auto_mapping\":null,\"base_model_name_or_path\":null,\"bias\":\"none\",\"fan_in_fan_"

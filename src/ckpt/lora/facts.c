@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Derives the lists of adapter_config.json from tensors. A module gets one key, the same in rank_pattern and
- * alpha_pattern, because old PEFT looks for the first key of either that matches: the last part of its path where all
- * modules of that name agree, else the whole path. */
+ * alpha_pattern, because old PEFT takes the first matching key of either. The key is the last part of the module's path
+ * if all modules of that name agree, else the whole path. */
 #include "lora/facts.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct group {
     const char *key;
     const struct fsdpck_lora_module *first;
     size_t count;
-    bool agree; /* on rank and scaling */
+    bool agree; /* they agree on rank and scaling */
 };
 
 struct groups {
@@ -64,7 +64,7 @@ static int group_modules(const struct fsdpck_lora_adapter *a, struct groups *g, 
 
 /* ---- layers ---- */
 
-/* "model.layers.#.self_attn.q_proj", or with whole false "model.layers.#" and the layer's number. */
+/* Returns "model.layers.#.self_attn.q_proj", or if whole is false "model.layers.#" and the layer's number. */
 static const char *family(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p, bool whole,
                           struct fsdpck_error *err)
 {
@@ -75,7 +75,7 @@ static const char *family(struct fsdpck_arena *a, const char *path, const struct
     return text;
 }
 
-/* Counts layers of each stack (stacks), and the layers that have each module (modules). */
+/* Counts the layers of each stack (stacks), and the layers that have each module (modules). */
 static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, struct groups *stacks,
                         struct groups *modules, struct fsdpck_error *err)
 {
@@ -98,7 +98,7 @@ static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, st
     return 0;
 }
 
-/* Names one family of modules that only some layers have. */
+/* Gives a note about one family of modules that only some layers have. */
 static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks, const struct groups *modules,
                      const struct fsdpck_options *opt)
 {
@@ -119,7 +119,7 @@ static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks,
     return false;
 }
 
-/* A module of the model that is called like an adapted one, and has no adapter. */
+/* Returns whether the model has a module with the name of an adapted one, but without an adapter. */
 static bool has_unadapted(const struct fsdpck_lora_adapter *a, const struct groups *g)
 {
     for (size_t i = 0; i < a->selection.ntensors; i++)
@@ -161,7 +161,7 @@ static int by_number(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* The configuration's, or where that is nobody's the most common one. */
+/* Uses the configuration's rank, or the most common one if no module has it. */
 static int default_rank(struct fsdpck_lora_adapter *a, uint64_t *best, struct fsdpck_error *err)
 {
     uint64_t *r = fsdpck_arena_array(&a->arena, a->modules.count, sizeof *r, err);
@@ -239,7 +239,7 @@ static int write_targets(struct fsdpck_lora_adapter *a, bool regular, const char
     return names ? write_list(a, names, a->modules.count, out, err) : FSDPCK_ERR_NOMEM;
 }
 
-/* The configuration's names as far as there are tensors for them, and modules that it does not know of. */
+/* Lists the configuration's names that have tensors, and the modules that it does not name. */
 static int write_saved(struct fsdpck_lora_adapter *a, const char **out, struct fsdpck_error *err)
 {
     const char *name, **names;
@@ -264,7 +264,7 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
     struct groups g = { .list = FSDPCK_VEC(struct group) };
     bool regular = true;
     *out = (struct fsdpck_lora_facts){ .alpha = a->config.alpha };
-    if (!a->modules.count) /* trained tokens alone: the configuration says it all */
+    if (!a->modules.count) /* trained tokens alone: the configuration already states them */
         return 0;
     out->dora = lora_modules(a)->magnitude >= 0;
     int rc = default_rank(a, &out->r, err);

@@ -47,7 +47,8 @@ static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, c
     return rc;
 }
 
-/* The target for a parameter of the model: made where the tensor has none yet. Second names are one tensor. */
+/* Returns the target for a parameter of the model; makes it if the tensor has none yet. Several names of a tensor share
+ * one target. */
 int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
                              struct fsdpck_error *err)
 {
@@ -73,7 +74,7 @@ int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int6
                               fsdpck_dtype_info(dtype)->name);
 }
 
-/* ---- what fits ---- */
+/* ---- shapes ---- */
 
 static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
 {
@@ -94,7 +95,7 @@ int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lor
                               wanted);
 }
 
-/* (out, in, …) as linear layers and convolutions are stored. */
+/* (out, in, …), as linear layers and convolutions are stored. */
 static bool fits_straight(const struct fsdpck_tensor *w, const struct fsdpck_tensor *a, const struct fsdpck_tensor *b)
 {
     bool fits = w->ndim == a->ndim && w->shape[0] == b->shape[0];
@@ -103,13 +104,13 @@ static bool fits_straight(const struct fsdpck_tensor *w, const struct fsdpck_ten
     return fits;
 }
 
-/* (in, out), as embeddings and GPT-2's Conv1D are. */
+/* (in, out), as embeddings and GPT-2's Conv1D are stored. */
 static bool fits_transposed(const struct fsdpck_tensor *w, const struct fsdpck_tensor *a, const struct fsdpck_tensor *b)
 {
     return w->ndim == 2 && a->ndim == 2 && w->shape[0] == a->shape[1] && w->shape[1] == b->shape[0];
 }
 
-/* A square layer fits both ways: then the configuration decides. */
+/* A square layer fits both ways; then the configuration decides. */
 static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lora_target *t,
                               const struct fsdpck_lora_module *module, bool *transposed, struct fsdpck_error *err)
 {
@@ -125,7 +126,7 @@ static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lo
                                     err);
 }
 
-/* ---- what changes what ---- */
+/* ---- targets ---- */
 
 static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
 {
@@ -201,7 +202,7 @@ static void note_ties(const struct fsdpck_lora_merge *m)
                              lora_base_tensor(m, list_of(m)[i])->name);
 }
 
-/* PEFT replaces these silently. */
+/* PEFT replaces these parameters silently. */
 static void note_whole(const struct fsdpck_lora_merge *m)
 {
     const char *first;
@@ -246,7 +247,7 @@ static bool wants(void *ctx, uint32_t tensor)
     return m->targets[tensor] != NULL;
 }
 
-/* Before anything is committed: what was read of the adapter was what its files say. */
+/* Before the commit: verifies that all bytes read from the adapter match its checksums. */
 static int end(void *ctx, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_merge *m = ctx;

@@ -8,7 +8,7 @@
 
 #include "base/pool.h"
 
-enum { PIECE = 1 << 16 }; /* elements compared together */
+enum { PIECE = 1 << 16 }; /* elements per comparison */
 
 struct pair {
     int64_t position; /* in the adapter's selection */
@@ -31,8 +31,8 @@ static int refuse(const struct fsdpck_lora_merge *m, int64_t position, int code,
     return rc;
 }
 
-/* Whether v, rounded to the type, is w. Only the two narrow types change a float32, and raw has room for no wider one.
- */
+/* Returns whether v, rounded to the type, equals w. Only the two narrow types change a float32, and raw has no space
+ * for a wider one. */
 static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dtype dtype, float *rounded,
                       uint16_t *raw)
 {

@@ -8,12 +8,12 @@
 /* The changes to one stored tensor of the base. */
 struct lora_target {
     uint32_t chosen;                       /* position in the base's selection */
-    const struct fsdpck_lora_whole *whole; /* replaced by this before the rest is done, or NULL */
-    unsigned nwhole; /* names of the tensor that the adapter has such a copy for; all the same values */
-    const struct fsdpck_lora_tokens *tokens; /* these rows are replaced, or NULL; then there are no products */
+    const struct fsdpck_lora_whole *whole; /* replaces the tensor before the other changes, or NULL */
+    unsigned nwhole; /* number of the tensor's names for which the adapter has such a copy; all have the same values */
+    const struct fsdpck_lora_tokens *tokens; /* replaces these rows, or NULL; then there are no products */
     struct fsdpck_operand_set *products;     /* (nrow, ncol) = (shape[0], the rest); NULL: none */
-    const struct fsdpck_lora_module *vector; /* its lora_B.bias is added, or NULL */
-    float *factor; /* DoRA: of each row, or each column where the product is transposed; NULL: none */
+    const struct fsdpck_lora_module *vector; /* lora_B.bias of this module is added, or NULL */
+    float *factor; /* DoRA: factor of each row, or of each column if the product is transposed; NULL: none */
 };
 
 struct fsdpck_lora_merge {
@@ -23,10 +23,10 @@ struct fsdpck_lora_merge {
     const struct fsdpck_selection *selection; /* of the base */
     struct fsdpck_arena arena;
     struct fsdpck_names names;       /* of the base's parameters */
-    bool *used;                      /* (adapter->selection.ntensors) has found its place */
-    struct lora_target **targets;    /* (selection->ntensors) NULL: passes unchanged */
+    bool *used;                      /* (adapter->selection.ntensors) the tensor was assigned */
+    struct lora_target **targets;    /* (selection->ntensors) NULL: unchanged */
     struct fsdpck_vec list;          /* struct lora_target *, from the arena */
-    struct fsdpck_operand_set *sets; /* (nsets) the targets' products, side by side */
+    struct fsdpck_operand_set *sets; /* (nsets) all targets' products */
     size_t nsets;
     uint64_t memory_nbytes;
     struct fsdpck_operands *operands;
@@ -49,23 +49,23 @@ static inline unsigned lora_base_nnames(const struct fsdpck_lora_merge *m, const
 
 const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf,
                                         struct fsdpck_error *err);
-/* The target for a parameter of the base; position: of the adapter's tensor that asks, for errors. */
+/* Returns the target for a parameter of the base; position: the adapter's tensor, for errors. */
 int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
                              struct fsdpck_error *err);
-/* Refuses an adapter's tensor for its shape. */
+/* Refuses an adapter's tensor because of its shape. */
 int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position,
                              const char *wanted, struct fsdpck_error *err);
-/* After the products: whole parameters, then trained tokens, to their targets. */
+/* After the products: assigns whole parameters, then trained tokens, to their targets. */
 int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 int fsdpck_lora_merge_tokens(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
-/* The frozen model beside an adapter is the base: its tensors hold the same values, up to the rounding of one type to
- * the other, or are refused. Reads both once. Quantized ones cannot be compared. */
+/* Checks that the frozen model beside an adapter is the base: its tensors must hold the same values, up to rounding
+ * from one type to the other. Reads both once. Quantized tensors cannot be compared. */
 int fsdpck_lora_merge_frozen(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 
 /* The edit's apply: ctx is a struct fsdpck_lora_merge. */
 int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
                             struct fsdpck_error *err);
-/* Fills the factors of all DoRA targets: reads those tensors once. */
+/* Computes the factors of all DoRA targets; reads those tensors once. */
 int fsdpck_lora_merge_factors(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changes values: converts a range of a tensor's stored elements to float32, tile by tile, changes them, and rounds
- * once. Many threads call it at the same time with ranges of any length, so only the factors persist between calls. */
+ * once. Many threads call it at the same time with ranges of any length, so only the factors are kept between calls. */
 #include "lora/merge_impl.h"
 
 #include <math.h>
@@ -18,9 +18,9 @@ struct values {
     const struct lora_target *t;
     enum fsdpck_dtype from, to;
     const uint8_t *in;
-    uint8_t *out; /* NULL: squares are added up instead */
+    uint8_t *out; /* NULL: sum up squares instead */
     uint64_t begin;
-    double *squares; /* of each row, or each column where transposed */
+    double *squares; /* of each row, or of each column if transposed */
     bool by_column;
 };
 
@@ -91,7 +91,7 @@ static void run_block(const struct values *x, uint64_t ncol, uint64_t i, uint64_
     }
 }
 
-/* A range that begins and ends anywhere: the rest of a row, whole rows, the beginning of a row. */
+/* Handles a range that begins and ends anywhere: the rest of a row, whole rows, the beginning of a row. */
 static void run_range(const struct values *x, uint64_t ncol, uint64_t begin, uint64_t end)
 {
     uint64_t i = begin / ncol, j = begin % ncol;
@@ -107,7 +107,7 @@ static void run_range(const struct values *x, uint64_t ncol, uint64_t begin, uin
         run_block(x, ncol, i + whole, 1, 0, end % ncol);
 }
 
-/* ---- what is no product ---- */
+/* ---- other changes ---- */
 
 static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64_t begin, uint64_t nelem, float *out,
                      struct fsdpck_error *err)
@@ -115,8 +115,8 @@ static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64
     return fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, begin, nelem, out, err);
 }
 
-/* Elements [at, at + n) of the range: a saved copy instead of the base's values; a bias of LoRA's B on top of either.
- * v: (2 * n) */
+/* Elements [at, at + n) of the range: takes a saved copy instead of the base's values, then adds a bias of LoRA's B. v:
+ * (2 * n) */
 static int change_some(const struct values *x, uint64_t at, uint64_t n, float *v, struct fsdpck_error *err)
 {
     uint64_t from = fsdpck_dtype_info(x->from)->nbytes, to = fsdpck_dtype_info(x->to)->nbytes;
@@ -146,7 +146,7 @@ static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_
     return rc;
 }
 
-/* Rows of trained tokens over what is there. */
+/* Overwrites the rows of trained tokens. */
 static int change_rows(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_tokens *k = x->t->tokens;
@@ -167,7 +167,7 @@ static int change_rows(const struct values *x, uint64_t nelem, struct fsdpck_err
     return rc;
 }
 
-/* Products on top of a whole copy: of the base's values none is left. */
+/* Adds products to a whole copy; the base's values are not used. */
 static int run_on_whole(const struct values *x, uint64_t ncol, uint64_t nelem, struct fsdpck_error *err)
 {
     uint64_t to = fsdpck_dtype_info(x->to)->nbytes, most = nelem < PLAIN_ELEMENTS ? nelem : PLAIN_ELEMENTS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters of the base that an adapter replaces, whole or by rows, as PEFT does it where it loads the adapter: which
- * copies fit, and what tied tensors make of them. */
+/* Parameters of the base that an adapter replaces, whole or by rows, as PEFT does when it loads the adapter. Checks
+ * which copies fit, and how tied tensors affect them. */
 #include "lora/merge_impl.h"
 
 #include <string.h>
 
-/* Two tensors of one shape that go to the same one of the base. */
+/* Checks that two tensors with the same target and shape hold the same values. */
 static int check_same(const struct fsdpck_lora_merge *m, int64_t position, int64_t other, const struct lora_target *t,
                       struct fsdpck_error *err)
 {
@@ -28,8 +28,8 @@ static bool has_shape_of(const struct fsdpck_tensor *a, const struct fsdpck_tens
     return same;
 }
 
-/* The adapter may replace the layer inside an adapted one (base_layer), and LoRA is added to the copy. PEFT has no
- * parameter of that name beside it. */
+/* The adapter may replace the layer inside an adapted one (base_layer); LoRA is then added to the copy. In PEFT an
+ * adapted module has no other parameter of that name. */
 static int check_products(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w,
                           const struct lora_target *t, struct fsdpck_error *err)
 {
@@ -59,7 +59,7 @@ static int replace(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *
     return 0;
 }
 
-/* PEFT trains a copy of a saved module, and a tied one goes its own way then. */
+/* PEFT trains a copy of a saved module; a copy of one tied tensor breaks the tie. */
 static int check_tied(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w, struct fsdpck_error *err)
 {
     struct lora_target *t;
@@ -86,7 +86,7 @@ static int not_there(const struct fsdpck_lora_merge *m, const char *name, const 
                             name);
 }
 
-/* Every parameter that the configuration calls trained must have a tensor: otherwise the base's untrained one would be
+/* Every parameter that the configuration calls trained must have a tensor; otherwise the base's untrained one would be
  * kept. */
 static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched, const char **first,
                        struct fsdpck_error *err)
@@ -109,7 +109,7 @@ static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched,
     return 0;
 }
 
-/* target_modules may reach layers that the trained model did not have: extra heads, towers. */
+/* target_modules may match layers that the trained model did not have: extra heads, towers. */
 static int check_all_there(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
 {
     const char *first = NULL;
@@ -156,7 +156,7 @@ static int check_fit(const struct fsdpck_lora_merge *m, const struct fsdpck_lora
     return 0;
 }
 
-/* A tied head gets the embedding's rows. The other way round PEFT unties the two. */
+/* A tied head gets the embedding's rows. If the rows are the head's, PEFT unties the two. */
 static int check_tokens_tied(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_tokens *k,
                              const struct lora_target *t, struct fsdpck_error *err)
 {

@@ -52,7 +52,7 @@ static void drop_wrappers(struct name_parts *p)
             i++;
     while (p->count > 1 && strcmp(p->at[0], "module") == 0) /* DDP; deeper down it may be a module's own name */
         drop(p, 0, 1);
-    for (size_t i = 0; i + 2 < p->count; i++) /* what stands before PEFT's own wrapper contains it */
+    for (size_t i = 0; i + 2 < p->count; i++) /* PEFT's own wrapper contains the parts before it */
         if (strcmp(p->at[i], "base_model") == 0 && strcmp(p->at[i + 1], "model") == 0) {
             drop(p, 0, i + 2);
             return;
@@ -74,7 +74,7 @@ static const char *join(struct fsdpck_arena *a, const struct name_parts *p, size
     return text;
 }
 
-/* What follows the adapter's own part: [adapter] [ending]. Sets *adapter, and returns whether that is all there is. */
+/* Parses the parts after the adapter's own part: [adapter] [ending]. Sets *adapter; returns whether no part is left. */
 static bool take_tail(const struct name_parts *p, size_t at, const char *ending, bool may_lack_ending,
                       const char **adapter)
 {
@@ -88,7 +88,7 @@ static bool take_tail(const struct name_parts *p, size_t at, const char *ending,
     return n <= 1;
 }
 
-/* Returns true if the name continues after an adapter's parameter: optimizers name their state so. */
+/* Returns true if the name continues after an adapter's parameter: optimizers name their state this way. */
 static bool is_optimizer_state(const struct name_parts *p, size_t at)
 {
     for (size_t i = at; i + 1 < p->count && i < at + 2; i++)
@@ -134,8 +134,8 @@ static enum fsdpck_lora_role role_of_tokens(const struct name_parts *p, size_t i
     return p->count <= i + 2 ? LORA_TOKENS : LORA_STATE;
 }
 
-/* trainable_token_indices of a LoRA wraps the embedding as token_adapter; on its own, the method is the layer itself.
- */
+/* With LoRA, trainable_token_indices wraps the embedding as token_adapter; without LoRA, the method is the layer
+ * itself. */
 static enum fsdpck_lora_role role_in_token_adapter(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     const char *next = i + 1 < p->count ? p->at[i + 1] : "";
@@ -156,7 +156,7 @@ static bool has_inner_adapter(const struct name_parts *p, size_t i)
     return false;
 }
 
-/* The role that part i gives the name; PLAIN: none. */
+/* Returns the role that part i gives to the name; PLAIN: none. */
 static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A",
@@ -219,7 +219,7 @@ int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdp
     drop_wrappers(&p);
     while (i < p.count && (out->role = role_at(&p, i, &at)) == LORA_PLAIN)
         i++;
-    if (out->role <= LORA_STATE) /* a parameter of the module before its last part */
+    if (out->role <= LORA_STATE) /* the last part is the parameter, the parts before it are its module */
         at = (struct name_sections){ .at = p.count - 1, .leaf = p.count - 1, .end = p.count, .adapter = "" };
     return put_strings(a, &p, &at, out, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small cache between threads that need factors and the source that has them. */
+/* A small cache between threads that need factors and the source that stores them. */
 #include "lora/operands.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "engine/fetch.h"
 
-enum { PIECE = 1 << 18 }; /* elements read together */
+enum { PIECE = 1 << 18 }; /* elements per read */
 
 struct fsdpck_operands {
     struct fsdpck_lora_adapter *adapter;
@@ -54,7 +54,7 @@ int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, 
     return rc ? rc : check_finite(src, ordinal, out, nelem, err);
 }
 
-/* Elements [at, at + n) of both. v: (2 * n) */
+/* Compares elements [at, at + n) of both. v: (2 * n) */
 static int same_piece(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, uint64_t at, uint64_t n, float *v,
                       bool *same, struct fsdpck_error *err)
 {
@@ -84,7 +84,7 @@ static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out)
             out[j * rows + i] = in[i * cols + j];
 }
 
-/* (rows, cols) of the adapter's tensor, as it is or turned. */
+/* Reads the adapter's tensor as (rows, cols), transposed if `turn`. */
 static int read_factor(const struct fsdpck_operands *o, int64_t position, uint64_t rows, uint64_t cols, bool turn,
                        float *out, struct fsdpck_error *err)
 {
@@ -154,8 +154,8 @@ void fsdpck_operands_free(struct fsdpck_operands *o)
     free(o);
 }
 
-/* What is being loaded is its loader's alone. Makes room by dropping what was used longest ago; whether there is room
- * now. */
+/* A set that is being loaded belongs to its loader. Evicts the sets that were used longest ago; returns whether there
+ * is space now. */
 static bool make_room(struct fsdpck_operands *o, uint64_t nbytes)
 {
     while (o->loaded_nbytes && o->loaded_nbytes + nbytes > o->budget_nbytes) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The factors of merges, in float32: loaded when the first thread needs them, kept while they fit, shared among
+/* The factors of merges, in float32: loaded when the first thread needs them, cached while they fit, shared among
  * threads. */
 #ifndef CKPT_LORA_OPERANDS_H
 #define CKPT_LORA_OPERANDS_H
@@ -9,7 +9,7 @@
 /* One product that goes into a tensor seen as (nrow, ncol): left (nrow, rank), right (rank, ncol). */
 struct fsdpck_operand {
     const struct fsdpck_lora_module *module;
-    bool transposed; /* left is A's transpose, right B's: embeddings, and layers stored as (in, out) */
+    bool transposed; /* left is A transposed, right is B transposed: embeddings, and layers stored as (in, out) */
     uint64_t nrow, ncol;
     float *left, *right; /* filled in while acquired */
 };
@@ -22,24 +22,24 @@ struct fsdpck_operand_set {
     float *memory;
     unsigned users;
     bool loading;
-    uint64_t used; /* when, for eviction */
+    uint64_t used; /* time of last use, for eviction */
 };
 
 struct fsdpck_operands;
 
-/* sets: (nsets) borrowed. At most about budget_nbytes are kept, or one set where that is more. */
+/* sets: (nsets) borrowed. Caches about budget_nbytes at most, or one set if it is larger. */
 int fsdpck_operands_new(struct fsdpck_lora_adapter *a, struct fsdpck_operand_set *sets, size_t nsets,
                         uint64_t budget_nbytes, struct fsdpck_operands **out, struct fsdpck_error *err);
 void fsdpck_operands_free(struct fsdpck_operands *o);
-/* Thread-safe. A thread holds one set at a time: it may wait for others to let go of theirs. NaN and infinity are
- * refused. */
+/* Thread-safe. A thread must hold only one set at a time, because acquire may wait for other threads to release theirs.
+ * NaN and infinity are refused. */
 int fsdpck_operands_acquire(struct fsdpck_operands *o, struct fsdpck_operand_set *set, struct fsdpck_error *err);
 void fsdpck_operands_release(struct fsdpck_operands *o, struct fsdpck_operand_set *set);
 
-/* Elements [begin, begin + nelem) of a source's tensor in float32, checked to be finite. */
+/* Reads elements [begin, begin + nelem) of a source's tensor as float32; checks that they are finite. */
 int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, uint64_t nelem, float *out,
                      struct fsdpck_error *err);
-/* Whether two of the adapter's tensors, of one shape, hold the same values. */
+/* Returns whether two of the adapter's tensors, of one shape, hold the same values. */
 int fsdpck_lora_same(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, bool *same, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Python expressions on PCRE2, where both mean the same by them; what they read differently is not taken. Costs are
- * bounded: a file from anywhere brings these. */
+/* Matches Python expressions with PCRE2. Accepts only syntax that means the same in both. Costs are limited, because
+ * the file is untrusted. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lora/pattern.h"
 
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A path of a module takes a few hundred steps; what goes back and forth without end is given up within milliseconds.
- */
+/* A module's path takes a few hundred steps; endless backtracking is stopped within milliseconds. */
 enum { MAX_NBYTES = 1 << 16, MAX_STEPS = 100000, MAX_KIB = 1024 };
 
-/* Behind "(?": groups without a number, looking ahead and back, names. Not flags, conditions or calls. */
+/* After "(?": accepts groups without a number, lookahead, lookbehind, and names. Refuses flags, conditions and
+ * calls. */
 static bool group_is_common(const char *at)
 {
     static const char *const common[] = { ":", "=", "!", "<=", "<!", "P<", "P=", NULL };
@@ -23,7 +23,7 @@ static bool group_is_common(const char *at)
     return false;
 }
 
-/* Behind a backslash: classes, places, numbers of groups, and all that is no letter. */
+/* After a backslash: accepts classes, positions, group numbers, and any non-letter. */
 static bool escape_is_common(char c)
 {
     bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -43,7 +43,7 @@ static bool is_common(const char *e)
         } else if (*e == '[') {
             in_set = true;
             e += e[1] == '^';
-            e += e[1] == ']'; /* as the first it is one of the set */
+            e += e[1] == ']'; /* as the first character it is a member of the set */
         } else if ((*e == '(' && (e[1] == '*' || (e[1] == '?' && !group_is_common(e + 2)))) ||
                    (*e == '{' && e[1] == ',')) {
             return false;
@@ -76,8 +76,8 @@ static enum fsdpck_pattern_result match(const char *expression, const char *modu
     return rc >= 0 ? PATTERN_YES : rc == PCRE2_ERROR_NOMATCH ? PATTERN_NO : PATTERN_UNKNOWN;
 }
 
-/* Nearly all expressions are names, where only the dot means more than itself; an adapter may have thousands, and
- * compiling costs. */
+/* Most expressions are names, in which only the dot is special. An adapter may have thousands, and compiling is
+ * expensive. */
 static bool is_name(const char *s)
 {
     return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")] == '\0';

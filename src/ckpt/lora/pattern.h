@@ -9,7 +9,7 @@
 enum fsdpck_pattern_result {
     PATTERN_NO,
     PATTERN_YES,
-    PATTERN_UNKNOWN /* uses what is not understood: ask nobody, refuse */
+    PATTERN_UNKNOWN /* uses unsupported syntax: the caller must refuse it */
 };
 
 /* PEFT's get_pattern_key: the expression matches the module's path, or its end after a dot. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eight rows by thirty-two columns stay in registers while k runs. The columns of R that they need are packed first:
- * rows of R lie a power of two apart as often as not, and then fight for the same few lines of the first cache. The
- * vectors are the compiler's: the same code is built for AVX-512, AVX2 with FMA, and whatever the machine at least has.
- */
+/* Eight rows by thirty-two columns stay in registers during the loop over k. The columns of R are packed first: rows of
+ * R are often a power of two apart, and would then compete for the same few lines of the first-level cache. The
+ * compiler makes the vectors: the same code is built for AVX-512, AVX2 with FMA, and the baseline of the machine. */
 #include "lora/product.h"
 
 #include <stdbool.h>
@@ -12,8 +11,8 @@ enum { LANE = 16, WIDTH = 2 * LANE, HEIGHT = 8, PACKED_RANK = 128 };
 typedef float lane __attribute__((vector_size(LANE * sizeof(float))));
 typedef lane loose_lane __attribute__((aligned(sizeof(float)), may_alias)); /* as it lies in memory */
 
-/* height is a constant where this is inlined; step: floats from a row of right to the next. Loops are unrolled by name:
- * the sums must not be an array in memory. */
+/* height is a constant after inlining; step: floats from one row of right to the next. Loops are unrolled by name,
+ * because the sums must not be an array in memory. */
 static inline __attribute__((always_inline)) void strip(float *values, uint64_t ld, const float *left,
                                                         const float *right, uint64_t rank, uint64_t step, int height,
                                                         float scale)

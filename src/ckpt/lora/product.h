@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of a merge: values + scale * L * R in float32, a tile at a time. Knows no tensors and no files. */
+/* The arithmetic of a merge: values + scale * L * R in float32, one tile at a time. Knows no tensors and no files. */
 #ifndef CKPT_LORA_PRODUCT_H
 #define CKPT_LORA_PRODUCT_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's.
- * They differ in how a module is named and where the scaling stands. Knows no files. */
+/* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's
+ * names. They differ in the names of modules and the place of the scaling. Knows no files. */
 #include "lora/styles.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@ static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy"
 
 /* ---- names ---- */
 
-/* The models of a pipeline, by the first part of a module's path. kohya, comfy: what they put before such a module;
- * NULL: they call it something else, and would skip ours without a word. ComfyUI knows diffusers' names of a UNet only
- * in kohya's spelling, and those of transformers only in diffusers'. own: a part that the path begins with where it
- * lacks the component's name. */
+/* The models of a pipeline, by the first part of a module's path. kohya, comfy: their prefix for such a module; NULL:
+ * they use another name, and would silently skip ours. ComfyUI knows diffusers' names of a UNet only in kohya's
+ * spelling, and those of transformers only in diffusers'. own: a part with which the path begins if it lacks the
+ * component's name. */
 struct component {
     const char *name, *kohya, *comfy;
     const char *own[12];
@@ -135,7 +135,7 @@ int fsdpck_lora_style_name(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style
     return 0;
 }
 
-/* ---- what is lost on the way ---- */
+/* ---- losses ---- */
 
 static int refuse_extras(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, struct fsdpck_error *err)
 {
@@ -165,7 +165,7 @@ static bool is_empty(const char *json)
     return !json || strcmp(json, "{}") == 0 || strcmp(json, "null") == 0;
 }
 
-/* Parameters that nothing in the configuration names; PEFT saves embeddings so that were resized or adapted. */
+/* Notes parameters that the configuration does not name; PEFT saves resized or adapted embeddings this way. */
 static void note_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
 {
     const char *first;
@@ -235,7 +235,7 @@ double fsdpck_lora_style_alpha(const struct fsdpck_lora_adapter *a, const struct
     return fsdpck_lora_scale(a, m) * (double)m->r;
 }
 
-/* diffusers keeps a configuration for each component under its name. */
+/* diffusers stores a configuration for each component under the component's name. */
 static int diffusers_metadata(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts,
                               struct fsdpck_text *out, struct fsdpck_error *err)
 {

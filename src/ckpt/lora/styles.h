@@ -5,13 +5,14 @@
 
 #include "lora/adapter.h"
 
-/* The name of a tensor of the module ("lora_A", "lora_B", "bias", "magnitude", "alpha") in the style, from the
- * adapter's arena. FSDPCK_ERR_UNSUPPORTED where the style has no name for such a module. */
+/* Returns the name of a tensor of the module ("lora_A", "lora_B", "bias", "magnitude", "alpha") in the style, from the
+ * adapter's arena. FSDPCK_ERR_UNSUPPORTED if the style has no name for such a module. */
 enum fsdpck_lora_part { LORA_PART_A, LORA_PART_B, LORA_PART_BIAS, LORA_PART_MAGNITUDE, LORA_PART_ALPHA };
 int fsdpck_lora_style_name(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
                            const struct fsdpck_lora_module *m, enum fsdpck_lora_part part, const char **out,
                            struct fsdpck_error *err);
-/* Refuses what the style cannot hold; notes what its consumers, or those of PEFT folders, will ignore. */
+/* Refuses features that the style cannot store; gives notes about features that its consumers, or those of PEFT
+ * folders, will ignore. */
 int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
                             const struct fsdpck_lora_facts *facts, const struct fsdpck_options *opt,
                             struct fsdpck_error *err);
@@ -19,7 +20,7 @@ int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_styl
 int fsdpck_lora_style_metadata(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
                                const struct fsdpck_lora_facts *facts, struct fsdpck_text *out,
                                struct fsdpck_error *err);
-/* The scaling as these files state it: what is divided by the rank. */
+/* Returns the scaling as these files state it: alpha, which consumers divide by the rank. */
 double fsdpck_lora_style_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
 static inline bool lora_style_has_alpha(enum fsdpck_lora_style style)
 {
