@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Joins the CRC-32s of a record's parts. A record that was read in part is open: it has a sorted list of disjoint,
- * non-adjacent segments, each with its CRC-32. Sequential reads need only one segment. Knows files and bytes; of zips,
- * only that they state a CRC-32. */
+ * non-adjacent segments, each with its CRC-32. Sequential reads need only one segment. Knows files and bytes; about
+ * zips it knows only that they state a CRC-32. */
 #include "engine/checks.h"
 
 #include <inttypes.h>
@@ -19,7 +19,8 @@
 
 #define PIECE_NBYTES (1u << 20)
 #define MAX_SEGMENTS \
-    4096u /* of a record; beyond (scattered reads of a transposed tensor) all of it is read at the end */
+    4096u /* segments of a record; beyond that (scattered reads of a transposed tensor) the end re-reads the whole \
+             record */
 
 enum { UNSEEN, OPEN, SOUND, DAMAGED };
 
@@ -31,15 +32,15 @@ struct segment {
 struct open_record {
     struct open_record *next, *previous;
     struct fsdpck_crc_record *record;
-    struct fsdpck_zstream_range stream; /* nbytes 0: the record lies open in the file */
+    struct fsdpck_zstream_range stream; /* nbytes 0: the record is stored directly in the file */
     uint32_t file;
-    size_t ordinal;             /* of the tensor that was being read: for messages */
+    size_t ordinal;             /* of the tensor that was being read; for messages */
     struct fsdpck_vec segments; /* of struct segment */
     bool scattered;             /* too many segments: none is kept until the record is read in order */
 };
 
 struct fsdpck_checks {
-    pthread_mutex_t lock; /* of everything here, and of the records' open */
+    pthread_mutex_t lock; /* guards all of this, and the records' open */
     struct open_record *first;
     uint64_t nunchecked;
 };
@@ -54,7 +55,7 @@ struct fsdpck_checks *fsdpck_checks_new(struct fsdpck_error *err)
     return c;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void close_record(struct fsdpck_checks *c, struct open_record *o, uint32_t state)
 {
     *(o->previous ? &o->previous->next : &c->first) = o->next;
@@ -100,7 +101,7 @@ static struct segment *segment(const struct open_record *o, size_t i)
     return (struct segment *)o->segments.data + i;
 }
 
-/* The first segment that ends behind `at`. */
+/* Returns the first segment that ends after `at`. */
 static size_t find(const struct open_record *o, uint64_t at)
 {
     size_t low = 0, high = o->segments.count;
@@ -114,8 +115,8 @@ static size_t find(const struct open_record *o, uint64_t at)
     return low;
 }
 
-/* Moves *begin to the first byte from there on that is wanted; *end to where the next segment begins, if that is before
- * it. */
+/* Moves *begin to the first byte from there on that is missing; moves *end to the start of the next segment, if that is
+ * earlier. */
 static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end)
 {
     size_t i = find(o, *begin);
@@ -154,7 +155,7 @@ static int put_in(struct open_record *o, size_t i, const struct segment *s, stru
     return 0;
 }
 
-/* If another thread has brought some of it meanwhile, that segment stays; the gaps are read at the end. */
+/* If another thread has read part of the range meanwhile, its segment is kept; the gaps are read at the end. */
 static int insert(struct open_record *o, const struct segment *s, struct fsdpck_error *err)
 {
     size_t i = find(o, s->begin);
@@ -176,7 +177,7 @@ static int insert(struct open_record *o, const struct segment *s, struct fsdpck_
 
 /* ---- records ---- */
 
-/* Under the lock. NULL: no memory. */
+/* Called with the lock held. NULL: out of memory. */
 static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, const struct fsdpck_extent *e,
                                        struct fsdpck_error *err)
 {
@@ -218,7 +219,7 @@ static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uin
     return FSDPCK_ERR_DAMAGED;
 }
 
-/* Under the lock: closes the record where all of it has passed. */
+/* Called with the lock held: closes the record if all of it was read. */
 static int finish_record(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = o->record;
@@ -233,7 +234,7 @@ static int finish_record(struct fsdpck_source *src, struct open_record *o, struc
     return rc;
 }
 
-/* Bytes [begin, end) of the record, which is open: their CRC-32 is taken without the lock. */
+/* Adds bytes [begin, end) of the open record; computes their CRC-32 without the lock. */
 static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t begin, uint64_t end,
                 const uint8_t *data, struct fsdpck_error *err)
 {
@@ -274,7 +275,7 @@ int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct 
                : rc;
 }
 
-/* ---- what no read brought ---- */
+/* ---- parts that no read needed */
 
 struct rest {
     struct fsdpck_source *src;
@@ -284,7 +285,7 @@ struct rest {
     struct fsdpck_error *err;
 };
 
-/* Under the lock: the first piece that is missing. False: the record is done. */
+/* Called with the lock held: finds the first missing piece. False: the record is complete. */
 static bool next_piece(struct fsdpck_crc_record *record, uint64_t *begin, uint64_t *end)
 {
     struct open_record *o = record->open;
@@ -357,7 +358,7 @@ int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct
         rc = complete(&x, e->crc);
     if (!rc)
         rc = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0,
-                                 err); /* refuses what was known to be damaged, or was completed by another thread */
+                                 err); /* fails if the record is already known to be damaged */
     end_rest(&x);
     return rc;
 }

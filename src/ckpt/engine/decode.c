@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes compressed blocks, or a stream, to elements. A block's record gives its offset, so that reading part of a
- * payload needs the records of its blocks only. Records are checked before they are used. Knows nothing of tables or
- * sinks. */
+/* Decodes compressed blocks, or a stream, to elements. A block's record gives its offset, so a partial read of a
+ * payload needs only the records of its blocks. Checks records before using them. Knows nothing of tables or sinks. */
 #include "engine/decode.h"
 
 #include <stdlib.h>
@@ -51,7 +50,7 @@ int fsdpck_records_read(struct fsdpck_source *src, const struct fsdpck_extent *e
 {
     uint8_t bytes[(FSDPCK_FETCH_BLOCKS + 1) * FSDPCK_RECORD_NBYTES];
     struct fsdpck_record before = { .nbytes = 0 };
-    uint64_t lead = first ? 1 : 0; /* the block before says where the first one begins */
+    uint64_t lead = first ? 1 : 0; /* the previous block tells where the first one begins */
     int rc = fsdpck_files_read(src, e->file, bytes, (lead + count) * FSDPCK_RECORD_NBYTES,
                                e->hashes + (first - lead) * FSDPCK_RECORD_NBYTES, err);
     if (rc)
@@ -99,7 +98,7 @@ static bool is_sound(const uint8_t *stored, const struct fsdpck_record *r)
     return fsdpck_hash_equal(&got, &r->hash);
 }
 
-/* The part of one block that is wanted: straight to its place where that is all of it. */
+/* Decodes the requested part of one block: directly to its destination if that is the whole block. */
 static int place_block(struct window *w, uint64_t number, const struct fsdpck_record *r, const uint8_t *stored)
 {
     uint64_t at = number * FSDPCK_BLOCK_NBYTES, stop = at + fsdpck_block_decoded(w->e, number);
@@ -124,8 +123,8 @@ static int init_decoder(struct fsdpck_fetch *f, struct fsdpck_error *err)
     return f->decoder && f->block ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
 }
 
-/* Payload bytes [begin, end) out of the zstd stream that they lie in. Whoever starts a stream is charged with all of
- * it. */
+/* Reads payload bytes [begin, end) from their zstd stream. A read that starts a stream is charged with all its
+ * bytes. */
 static int read_stream(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                        uint64_t end, uint8_t *dst, struct fsdpck_error *err)
 {

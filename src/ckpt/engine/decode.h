@@ -9,27 +9,28 @@
 
 #define FSDPCK_RECORD_NBYTES 32u
 
-struct fsdpck_record { /* of a stored block, in place of its bare hash */
+struct fsdpck_record { /* of a stored block, instead of a bare hash */
     struct fsdpck_hash128 hash;
     uint64_t begin;  /* in the payload; while a shard is being written: in the file */
-    uint32_t nbytes; /* as many as it decodes to: stored as it is */
+    uint32_t nbytes; /* equal to the decoded size: stored uncompressed */
 };
 void fsdpck_record_store(const struct fsdpck_record *r, uint8_t out[FSDPCK_RECORD_NBYTES]);
 bool fsdpck_record_load(struct fsdpck_record *r,
-                        const uint8_t in[FSDPCK_RECORD_NBYTES]); /* false: bytes that must be zero are not */
+                        const uint8_t in[FSDPCK_RECORD_NBYTES]); /* false: reserved bytes are not zero */
 
-/* Bytes that block `number` decodes to. */
+/* Returns the number of bytes that block `number` decodes to. */
 static inline uint32_t fsdpck_block_decoded(const struct fsdpck_extent *e, uint64_t number)
 {
     uint64_t left = e->payload_nbytes - number * FSDPCK_BLOCK_NBYTES;
     return left < FSDPCK_BLOCK_NBYTES ? (uint32_t)left : FSDPCK_BLOCK_NBYTES;
 }
 
-/* Records of blocks [first, first + count), count at most FSDPCK_FETCH_BLOCKS: checked, they follow one another and
- * fill the payload to its end. */
+/* Reads the records of blocks [first, first + count), count at most FSDPCK_FETCH_BLOCKS. Checks that they are
+ * contiguous and end with the payload. */
 int fsdpck_records_read(struct fsdpck_source *src, const struct fsdpck_extent *e, uint64_t first, uint64_t count,
                         struct fsdpck_record *out, struct fsdpck_error *err);
-/* Elements' bytes [begin, end), at most a window, to dst; verified. A dry fetch reads no payload and only counts. */
+/* Decodes the elements' bytes [begin, end), at most a window, to dst, and verifies them. A dry fetch reads no payload
+ * and only counts. */
 int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                         uint64_t end, uint8_t *dst, struct fsdpck_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads elements of one tensor from files into memory. A run that is contiguous in its chunk is read in windows cut at
- * hash blocks. Any other box is halved along its widest dimension until it is a run, or so dense that reading its gaps
- * too is cheaper. Knows nothing of plans, threads or sinks. */
+/* Reads elements of one tensor from files into memory. A run that is contiguous in its chunk is read in windows that
+ * end at hash blocks. Any other box is halved along its widest dimension until it is a run, or so dense that reading
+ * its gaps too is cheaper. Knows nothing of plans, threads or sinks. */
 #include "engine/fetch.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "engine/payload.h"
 #include "tensor/box.h"
 
-#define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
+#define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this size is read: another request would cost more */
 
 static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
 {
@@ -22,15 +22,15 @@ static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
         }
 }
 
-/* ---- runs: elements that lie in one piece in a dense chunk ---- */
+/* ---- runs: elements that are contiguous in a dense chunk ---- */
 
-struct run_target { /* where run elements [first, first + nelem) go */
+struct run_target { /* destination of run elements [first, first + nelem) */
     uint8_t *dense; /* address of a contiguous target; NULL: call copy() */
     void (*copy)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem);
     void *ctx;
 };
 
-/* One window: payload bytes [begin, end), the run's elements from `first` on. */
+/* Fetches one window: payload bytes [begin, end), which hold the run's elements from `first` on. */
 static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                         uint64_t end, uint64_t first, const struct run_target *to, struct fsdpck_error *err)
 {
@@ -52,7 +52,7 @@ static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     return 0;
 }
 
-/* Elements [begin, begin + nelem) of the chunk's own order, in windows that end at hash blocks. */
+/* Fetches elements [begin, begin + nelem) in the chunk's own order, in windows that end at hash blocks. */
 static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                      uint64_t nelem, const struct run_target *to, struct fsdpck_error *err)
 {
@@ -73,7 +73,7 @@ static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck
 
 /* ---- boxes ---- */
 
-/* Stride of the chunk's elements in its payload, in elements. */
+/* Computes the strides of the chunk's elements in its payload, in elements. */
 static void chunk_strides(const struct fsdpck_extent *e, uint32_t ndim, uint64_t *strides)
 {
     uint64_t dense = 1;
@@ -81,7 +81,7 @@ static void chunk_strides(const struct fsdpck_extent *e, uint32_t ndim, uint64_t
         strides[d] = e->strides ? e->strides[d] : dense;
 }
 
-struct extent_copy { /* of an extent, on its way to a target */
+struct extent_copy { /* a copy from an extent to a target */
     struct fsdpck_fetch *f;
     const struct fsdpck_extent *e;
     const struct fsdpck_fetch_target *to;
@@ -100,7 +100,7 @@ static uint8_t *dst_address(const struct extent_copy *p, const uint64_t *offset)
     return dst;
 }
 
-/* First payload element and span of a box. */
+/* Returns the first payload element of a box. */
 static uint64_t first_of(const struct extent_copy *p, const uint64_t *offset)
 {
     uint64_t first = p->e->first;
@@ -117,7 +117,7 @@ static uint64_t span_of(const struct extent_copy *p, const uint64_t *size)
     return span;
 }
 
-/* The whole box in one read. */
+/* Reads the whole box in one read. */
 static int read_box(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
     int64_t from[FSDPCK_MAX_DIMS];
@@ -136,11 +136,11 @@ static int read_box(struct extent_copy *p, const uint64_t *o, const uint64_t *s,
     return 0;
 }
 
-/* The widest gap between bytes of the box in the payload. */
+/* Returns the widest gap between bytes of the box in the payload. */
 static uint64_t gap_of(const struct extent_copy *p, const uint64_t *s)
 {
     uint64_t one[FSDPCK_MAX_DIMS], widest = 0;
-    for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, what lies inside being passed over */
+    for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, without the elements between them */
         if (s[d] == 1)
             continue;
         for (uint32_t k = 0; k < p->ndim; k++)
@@ -152,8 +152,8 @@ static uint64_t gap_of(const struct extent_copy *p, const uint64_t *s)
     return widest * p->item;
 }
 
-/* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at
- * most 64 * log2(size). */
+/* Halves a box along its widest dimension until it fits a window and has no gap worth a separate request. Depth at most
+ * 64 * log2(size). */
 static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
     if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
@@ -172,7 +172,7 @@ static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *
     return !rc ? read_split(p, o2, s2, err) : rc;
 }
 
-struct placing { /* a window of a run, cut back into boxes */
+struct placing { /* a window of a run, split into boxes */
     const struct extent_copy *p;
     const uint8_t *data;
 };
@@ -198,7 +198,7 @@ static void copy_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t ne
     fsdpck_range_boxes(w.p->ndim, w.p->size, first, first + nelem, copy_part, &w);
 }
 
-/* Whether the box lies in one piece in the target. */
+/* Returns whether the box is contiguous in the target. */
 static bool is_dense(const struct extent_copy *p, const uint64_t *s)
 {
     int64_t dense[FSDPCK_MAX_DIMS];
@@ -244,12 +244,12 @@ struct range {
     size_t ordinal;
     uint64_t begin, end, item;
     uint8_t *dst;
-    uint64_t covered; /* elements brought so far */
+    uint64_t covered; /* elements read so far */
     const struct fsdpck_extent *e;
     struct fsdpck_error *err;
 };
 
-/* A box of the range meets an extent that is not one run of the tensor (columns, transposed items). */
+/* Handles a box of the range in an extent that is not one run of the tensor (columns, transposed items). */
 static int range_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct range *g = ctx;
@@ -295,7 +295,7 @@ int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, u
     if (begin == end)
         return 0;
     g.item = fsdpck_dtype_info(t->dtype)->nbytes;
-    if (t->ndim) { /* the rows that the range touches */
+    if (t->ndim) { /* the rows that the range intersects */
         uint64_t row = t->nelem / t->shape[0];
         memcpy(size, t->shape, t->ndim * sizeof *size);
         offset[0] = begin / row;

@@ -6,24 +6,24 @@
 
 #include "engine/workspace.h"
 
-/* Elements [begin, end) of tensor `ordinal` (no alias), in row-major order, dense, to dst. Error when the source's
- * chunks do not cover them. */
+/* Fetches elements [begin, end) of tensor `ordinal` (not an alias), in row-major order, dense, to dst. Fails if the
+ * source's chunks do not cover them. */
 int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst,
                        struct fsdpck_error *err);
 
-/* Part of a box read: what of `extent` goes to a strided place. dst: address of the box's first element, offset: of the
- * box, strides: bytes. */
+/* Destination of a box read: the part of `extent` inside the box goes to strided memory. dst: address of the box's
+ * first element, offset: of the box, strides: bytes. */
 struct fsdpck_fetch_target {
     size_t ordinal;
     const uint64_t *offset;
     uint8_t *dst;
     const int64_t *strides;
 };
-/* Whether the box (o, s) lies in one run in the chunk's payload; *first is then the chunk element it begins with. */
+/* Returns whether the box (o, s) is one run in the chunk's payload; *first is then its first chunk element. */
 bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s,
                          uint64_t *first);
-/* The box (o, s), inside the extent's, to its place in the target. Only its elements [begin, end) in row-major order,
- * where it is a run; any other box goes whole. */
+/* Fetches the box (o, s), inside the extent's, to its position in the target. If the box is a run, only its elements
+ * [begin, end) in row-major order; any other box is fetched whole. */
 int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s,
                      uint64_t begin, uint64_t end, const struct fsdpck_fetch_target *to, struct fsdpck_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads payload bytes. Copies cached pages (a direct read would go to the disk for them) and reads the rest with
- * O_DIRECT, which spares the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
+/* Reads payload bytes. Copies cached pages (a direct read would read them from the disk) and reads the rest with
+ * O_DIRECT, which bypasses the page cache and halves the time on many machines. Knows files and bytes, no tensors. */
 #include "engine/file_read.h"
 
 #include <errno.h>
@@ -8,10 +8,10 @@
 #include "engine/files.h"
 #include "base/ioutil.h"
 
-#define DIRECT_MIN_NBYTES (256u << 10) /* below this, readahead of the page cache serves neighbours better */
+#define DIRECT_MIN_NBYTES (256u << 10) /* below this size, the page cache's readahead helps neighbouring reads more */
 
-/* Whole pages around the range into buf; *got bytes of them. Ends early where a transfer ends inside a page: that is
- * the end of the file, or a short transfer, from whose end no direct read can go on. */
+/* Reads whole pages around the range into buf; *got bytes of them. Stops early if a transfer ends inside a page: at the
+ * end of the file, or after a short transfer, from which no direct read can continue. */
 static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint8_t *buf, uint64_t begin, uint64_t end,
                        uint64_t *got, struct fsdpck_error *err)
 {
@@ -21,7 +21,7 @@ static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint
         int64_t r = src->io->pread(src->io->ctx, fd, buf + *got, end - begin - *got, begin + *got);
         if (r == -EINTR)
             continue;
-        if (r == 0 || r == -EINVAL) /* opened, and refused after all */
+        if (r == 0 || r == -EINVAL) /* O_DIRECT opened, but reading is refused */
             break;
         if (r < 0)
             return fsdpck_error_sys(err, (int)-r, path, "cannot read");
@@ -30,8 +30,8 @@ static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint
     return 0;
 }
 
-/* Past the page cache, if the file system lets us. *done says whether it did: if not, nothing is lost, the other way
- * may still read it. */
+/* Reads past the page cache, if the file system supports it. *done tells whether it did; if not, the caller may still
+ * read the bytes in the ordinary way. */
 static int try_direct(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf,
                       uint8_t **data, bool *done, struct fsdpck_error *err)
 {

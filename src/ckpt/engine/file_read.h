@@ -7,13 +7,13 @@
 #include "base/buffer.h"
 #include "engine/source_impl.h"
 
-/* Bytes [offset, offset + nbytes) of a file. buf: page aligned, nbytes + 2 pages long; *data gets where in it they
- * begin. */
+/* Reads bytes [offset, offset + nbytes) of a file. buf: page aligned, nbytes + 2 pages long; *data points at the first
+ * of them in buf. */
 int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf,
                      uint8_t **data, struct fsdpck_error *err);
 
-/* The same straight into dst, any alignment, if the page cache holds all of it; false: nothing is read, the other way
- * may (and tells what is wrong). */
+/* Reads the same directly into dst, any alignment, if the page cache has all of it. False: nothing was read; call
+ * fsdpck_file_read(), which also reports errors. */
 bool fsdpck_file_read_cached(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *dst);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read descriptors of a source, and the check that a file is still the one that was listed. Knows nothing of what
- * the files hold. */
+/* The read descriptors of a source, and the check that a file is still the one that was listed. It does not know the
+ * files' contents. */
 #include "engine/files.h"
 
 #include <inttypes.h>

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches shell-like patterns against whole names. Backtracks to the last '*' only: a later '*' can match whatever an
- * earlier one could. So the cost is at most pattern length times name length, for any pattern from a user or a file. */
+/* Matches shell-like patterns against whole names. Backtracks to the last '*' only: a later '*' can match everything
+ * that an earlier one could. So the cost is at most pattern length times name length, for any pattern from a user or a
+ * file. */
 #include <fsdpck/select.h>
 
 #include <string.h>
 
-/* Bytes of the character at s (not at the NUL). Names are valid UTF-8; whatever is not counts byte by byte. */
+/* Returns the length of the character at s (not at the NUL). Names are valid UTF-8; an invalid byte counts as a
+ * character. */
 static size_t char_nbytes(const char *s)
 {
     unsigned char c = (unsigned char)*s;
@@ -20,11 +22,11 @@ static uint32_t char_at(const char **s)
     size_t n = char_nbytes(*s);
     uint32_t c = 0;
     for (size_t i = 0; i < n; i++)
-        c = c << 8 | (unsigned char)*(*s)++; /* the bytes in order: compares as the code points do */
+        c = c << 8 | (unsigned char)*(*s)++; /* the bytes in order: they compare like the code points */
     return c;
 }
 
-/* The ']' that ends the set whose '[' is at g, or NULL: then '[' is an ordinary character. A ']' that comes first is a
+/* Returns the ']' that ends the set whose '[' is at g, or NULL: then '[' is an ordinary character. A leading ']' is a
  * member. */
 static const char *set_end(const char *g)
 {
@@ -54,7 +56,7 @@ static bool in_set(const char *g, const char *end, uint32_t c)
     return found != negated;
 }
 
-/* One character of the name against one element of the pattern that is no '*'; moves both on. */
+/* Matches one character of the name with one element of the pattern that is not a '*'; advances both. */
 static bool match_one(const char **glob, const char **name)
 {
     const char *g = *glob, *end = *g == '[' ? set_end(g) : NULL;
@@ -80,7 +82,7 @@ static bool match_one(const char **glob, const char **name)
 
 bool fsdpck_glob_match(const char *glob, const char *name)
 {
-    const char *star = NULL, *resume = NULL; /* the pattern after the last '*', and where the name stood then */
+    const char *star = NULL, *resume = NULL; /* the pattern after the last '*', and the position in the name then */
     while (*name) {
         if (*glob == '*') {
             star = ++glob;
@@ -105,8 +107,8 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* One element of the pattern that is no '*'. before, after: (n + 1) edits between the pattern up to its beginning, or
- * end, and the first i bytes of the name. Returns its end. */
+/* Compares one element of the pattern that is not a '*'; returns its end. before, after: (n + 1) edit distances between
+ * the pattern up to the element's start, or end, and the first i bytes of the name. */
 static const char *compare_element(const char *glob, const char *name, size_t n, const unsigned *before,
                                    unsigned *after)
 {

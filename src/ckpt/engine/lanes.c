@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap share a lane, or the
- * source would be read once for each. A chunk that is one run of its tensor has its own lane. A long lane is cut where
- * both a row and a hash block end, so that the hashes and content ids of its parts can be joined. */
+/* Divides a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap share a lane; otherwise
+ * the source would be read once for each. A chunk that is one run of its tensor has its own lane. A long lane is cut
+ * where both a row and a hash block end, so that the hashes and content ids of its parts can be joined. */
 #include "engine/lanes.h"
 
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "tensor/box.h"
 #include "base/checked.h"
 
-#define LANE_NBYTES        (32u << 20) /* a chunk longer than this is cut, where it can be */
-#define PACKED_LANE_NBYTES (4u << 20)  /* compressed, the next one waits for its size */
-#define CUT_MAX_NBYTES     (64u << 20) /* unless rows and blocks meet less often than this */
+#define LANE_NBYTES        (32u << 20) /* a longer chunk is cut, if possible */
+#define PACKED_LANE_NBYTES (4u << 20)  /* if compressed, because the next lane waits for its size */
+#define CUT_MAX_NBYTES     (64u << 20) /* unless rows and blocks end together less often than this */
 
 struct span {
     uint64_t begin, end;
@@ -47,7 +47,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
     return b ? gcd(b, a % b) : a;
 }
 
-/* Elements between two places where a long chunk may be cut; 0: nowhere. */
+/* Returns the number of elements between two positions where a long chunk may be cut; 0: nowhere. */
 static uint64_t cut_every(const struct maker *m, uint32_t tensor, const struct fsdpck_out_chunk *c)
 {
     const struct fsdpck_tensor *t = tensor_of(m->t, tensor);
@@ -100,7 +100,7 @@ static int push_single(struct maker *m, uint32_t tensor, const struct span *s)
     return 0;
 }
 
-/* Spans [first, last) overlap each other: one lane, or several over the same range where they are too many. */
+/* Spans [first, last) overlap each other: makes one lane, or several over the same range if there are too many. */
 static int push_cluster(struct maker *m, uint32_t tensor, size_t first, size_t last, uint64_t end)
 {
     const struct fsdpck_tensor *t = tensor_of(m->t, tensor);

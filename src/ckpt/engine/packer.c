@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compresses blocks and writes them, many at a time, with their records. Knows nothing of shards. */
+/* Compresses blocks and writes many at a time, with their records. Knows nothing of shards. */
 #include "engine/packer.h"
 
 #include <stdlib.h>
@@ -50,8 +50,9 @@ static int write_records(const struct fsdpck_packer *p, const struct fsdpck_pack
     return rc;
 }
 
-/* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past
- * the page cache. Others are moved soon, through the page cache, and so they go there: never as far into a page. */
+/* In turn, bytes are written to their final offset: shifted to the same offset in a page as in the file, so that whole
+ * pages bypass the page cache. Other bytes are moved soon, and the move reads them through the page cache, so they are
+ * written through it: never at the same offset in a page. */
 static const uint8_t *shift(struct fsdpck_packer *p, uint64_t file_offset)
 {
     uint64_t lead = (file_offset + (p->turns ? 0 : 1)) % FSDPCK_PAGE_NBYTES;

@@ -7,14 +7,13 @@
 #include "base/hash.h"
 #include "base/out_files.h"
 
-#define FSDPCK_PACKER_OWN_NBYTES (8u * FSDPCK_BLOCK_NBYTES) /* of memory, beside what it gathers */
+#define FSDPCK_PACKER_OWN_NBYTES (8u * FSDPCK_BLOCK_NBYTES) /* memory besides the gathered blocks */
 
 struct fsdpck_record;
 struct fsdpck_turns;
 
-/* Where a lane's blocks go: behind those of the lanes before it (turns), or where their elements would lie
- * uncompressed. The records' `begin` is their place in the file for now: where the chunk will begin is not known while
- * it is written. */
+/* The destination of a lane's blocks: after those of the earlier lanes (turns), or at their elements' uncompressed
+ * offset. The records' `begin` is the offset in the file for now, because the chunk's start is not yet known. */
 struct fsdpck_packing {
     struct fsdpck_out_files *out;
     uint32_t file;
@@ -24,26 +23,26 @@ struct fsdpck_packing {
 
 struct fsdpck_packer {
     struct fsdpck_encoder *encoder;
-    uint8_t *packed; /* blocks, one after another */
+    uint8_t *packed; /* blocks, contiguous */
     struct fsdpck_record *records;
     uint64_t max_blocks, fill, count;
-    uint64_t first;             /* number of the first of them in its chunk */
-    struct fsdpck_turns *turns; /* NULL: the lane has none */
+    uint64_t first;             /* number of the first block in its chunk */
+    struct fsdpck_turns *turns; /* NULL: none for this lane */
     size_t lane;
     bool my_turn;
-    uint64_t at; /* file offset for packed[0], in turn */
+    uint64_t at; /* file offset of packed[0], in turn */
 };
 
-/* Gathers up to so many blocks. */
+/* Gathers at most max_blocks blocks. */
 int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdpck_error *err);
 void fsdpck_packer_free(struct fsdpck_packer *p);
-/* A lane begins; turns NULL: it has none. */
+/* Begins a lane; turns NULL: none. */
 void fsdpck_packer_begin(struct fsdpck_packer *p, struct fsdpck_turns *turns, size_t lane);
-/* Whole blocks from number `first` of the chunk on, the last of a chunk may be short. With turns they may stay in
- * memory; without, they are written at `place`, and take no more room than their elements. */
+/* Takes whole blocks from number `first` of the chunk on; the chunk's last block may be short. With turns they may stay
+ * in memory; without, they are written at file_offset and take no more space than their elements. */
 int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset,
                         const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err);
-/* The lane has ended: writes what is in memory, and passes the turn on. */
+/* Ends the lane: writes the blocks in memory, and passes the turn on. */
 int fsdpck_packer_end(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err);
 
 #endif

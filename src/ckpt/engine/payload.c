@@ -27,7 +27,7 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
     return rc;
 }
 
-/* A caller that wants more of a compressed chunk at once supplies its own buffer. */
+/* To read more of a compressed chunk at once, a caller supplies its own buffer. */
 uint64_t fsdpck_payload_window(const struct fsdpck_extent *e)
 {
     return e->compressed || e->streamed ? FSDPCK_FETCH_DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES;
@@ -38,7 +38,7 @@ static bool is_hashed(const struct fsdpck_fetch *f, const struct fsdpck_extent *
     return e->hashes && !f->src->opt.no_verify;
 }
 
-/* Checks bytes of a payload by its hashes, or its CRC-32, if it has either. */
+/* Checks bytes of a payload by its hashes or its CRC-32, if it has either. */
 static int verify(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data,
                   uint64_t begin, uint64_t end, struct fsdpck_error *err)
 {

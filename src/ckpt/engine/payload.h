@@ -5,14 +5,14 @@
 
 #include "engine/workspace.h"
 
-/* Most that may be asked for at a time by whoever wants it in the fetch's own memory. */
+/* Returns the maximum number of bytes of one read into the fetch's own memory. */
 uint64_t fsdpck_payload_window(const struct fsdpck_extent *e);
-/* Bytes [begin, end) of the elements of tensor `ordinal` in a chunk, at most a window; *data points at byte `begin`, in
- * memory of the fetch, until the next read. A dry fetch counts, and reads nothing. */
+/* Reads bytes [begin, end) of the elements of tensor `ordinal` in a chunk, at most a window. *data points at byte
+ * `begin`, in the fetch's memory, until the next read. A dry fetch only counts. */
 int fsdpck_payload_read(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                         uint64_t end, uint8_t **data, struct fsdpck_error *err);
-/* The same to dst, where that saves a copy: whole blocks that are cached, and compressed ones. *done: whether it was
- * done; else nothing is read. */
+/* Reads the same to dst, if that saves a copy: whole cached blocks, and compressed ones. *done: whether it read; if
+ * not, nothing was read. */
 int fsdpck_payload_read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                                  uint64_t end, uint8_t *dst, bool *done, struct fsdpck_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Cuts requests into
+/* Reads boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Splits requests into
  * jobs, one for each stored chunk or part of one, sorts them by file and offset, and divides them among threads. Knows
  * no format and no sink. */
 #include <fsdpck/source.h>
@@ -13,15 +13,16 @@
 #include "base/hash.h"
 #include "base/pool.h"
 
-#define JOB_NBYTES (8u << 20) /* runs are cut here, at hash blocks, so that threads share one large tensor */
+#define JOB_NBYTES (8u << 20) /* runs are cut at this length, at hash blocks, so that threads share one large tensor \
+                               */
 
 struct job {
     struct fsdpck_extent e;
     const struct fsdpck_read *read;
     size_t ordinal;
-    const uint64_t *offset, *size; /* the box of the chunk that is wanted, in `boxes` */
+    const uint64_t *offset, *size; /* the requested box of the chunk, in `boxes` */
     uint64_t begin, end;           /* of its elements */
-    uint64_t at;                   /* payload position, to sort by */
+    uint64_t at;                   /* payload position, the sort key */
 };
 
 struct jobs {
@@ -31,15 +32,15 @@ struct jobs {
     struct fsdpck_fetch *workers;
     unsigned nworkers;
     bool cut;
-    const struct fsdpck_read *read; /* being cut */
+    const struct fsdpck_read *read; /* the request being split */
     const uint64_t *offset, *size;  /* its box */
     size_t ordinal;
-    uint64_t found; /* elements of it that chunks hold */
+    uint64_t found; /* number of its elements found in chunks */
     pthread_mutex_t lock;
     uint64_t done_nbytes, total_nbytes;
 };
 
-/* ---- cutting requests ---- */
+/* ---- splitting requests ---- */
 
 static int push_job(struct jobs *js, const struct job *job, struct fsdpck_error *err)
 {
@@ -81,7 +82,7 @@ static int add_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_er
     return 0;
 }
 
-/* Finds the tensor and the box of a request, or says what is wrong with it. */
+/* Finds the tensor and the box of a request, or reports an error in it. */
 static int check_read(struct jobs *js, const struct fsdpck_read *read, const uint64_t *zeros, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = read->tensor, *all = source_tensors(js->src);
@@ -123,7 +124,7 @@ static int by_position(const void *a, const void *b)
     const struct job *x = a, *y = b;
     if (x->e.file != y->e.file)
         return x->e.file < y->e.file ? -1 : 1;
-    if (x->e.stream != y->e.stream) /* inside of one, `at` counts from its own beginning */
+    if (x->e.stream != y->e.stream) /* in the same stream, `at` is relative to its start */
         return x->e.stream < y->e.stream ? -1 : 1;
     return x->at < y->at ? -1 : x->at > y->at;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes names without losing the nesting of PyTorch's state dicts. It knows one name at a time, and no source. */
+/* Changes names without losing the nesting of PyTorch's state dicts. It handles one name at a time, and knows no
+ * source. */
 #include "engine/rename.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ const char *fsdpck_key_text(const struct fsdpck_key *key, char buf[24])
     return buf;
 }
 
-/* Where `text` begins with the key and a dot: what comes after them. NULL: it does not. */
+/* If `text` begins with the key and a dot, returns the rest; otherwise NULL. */
 static const char *after_key(const char *text, const struct fsdpck_key *key)
 {
     char buf[24];
@@ -59,7 +60,7 @@ static bool is_joined(const struct fsdpck_named *n)
     return strcmp(rest, fsdpck_key_text(&n->path[n->npath - 1], buf)) == 0;
 }
 
-/* The name as its own only key. */
+/* Makes the name its only key. */
 static int set_single(struct fsdpck_arena *a, struct fsdpck_named *out, const char *name, struct fsdpck_error *err)
 {
     struct fsdpck_key *key = name ? fsdpck_arena_array(a, 1, sizeof *key, err) : NULL;
@@ -93,7 +94,7 @@ static char *concat(struct fsdpck_arena *a, const char *s, size_t nbytes, const 
     return both;
 }
 
-/* Keys [keep, next) and the first nbytes_in of key `next` make way for `to`. */
+/* Replaces keys [keep, next) and the first nbytes_in bytes of key `next` by `to`. */
 static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t keep, uint32_t next, size_t nbytes_in,
                         const char *to, struct fsdpck_error *err)
 {
@@ -104,7 +105,7 @@ static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t
     if (!path)
         return FSDPCK_ERR_NOMEM;
     memcpy(path, n->path, keep * sizeof *path);
-    if (next > keep && nbytes_in == 0 && to_nbytes > 1 && to[to_nbytes - 1] == '.') { /* whole keys for a whole key */
+    if (next > keep && nbytes_in == 0 && to_nbytes > 1 && to[to_nbytes - 1] == '.') { /* whole keys by a whole key */
         if (!(path[npath++].str = fsdpck_arena_strndup(a, to, to_nbytes - 1, err)))
             return FSDPCK_ERR_NOMEM;
     } else if (nbytes_in || to_nbytes) {

@@ -16,21 +16,21 @@ struct choice {
     const struct fsdpck_source *src;
     const struct fsdpck_select *select;
     struct fsdpck_selection *out;
-    struct fsdpck_names names; /* of what goes out: position, or ntensors + position for items */
+    struct fsdpck_names names; /* of the output: position, or ntensors + position for items */
     bool flat_only;            /* only names outside all trees */
     char *tree;                /* or NULL */
     bool *kept;                /* (tensors of the source) */
-    int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
+    int64_t *position;         /* (tensors of the source) position of its bytes in the selection, or -1 */
     enum use {
         UNMATCHED,
         SHADOWED,
         USED
     } *
-        renamed; /* (select->nrename) SHADOWED: every name that begins with FROM begins with an earlier one too */
+        renamed; /* (select->nrename) SHADOWED: an earlier FROM matches every name that this one matches */
     struct fsdpck_error *err;
 };
 
-/* ---- what is kept ---- */
+/* ---- filters ---- */
 
 static bool any_match(const char *const *globs, size_t n, const char *name)
 {
@@ -62,7 +62,8 @@ static struct fsdpck_named named_tensor(const struct choice *c, size_t ordinal)
 
 #define MAX_TREES 16
 
-/* The contents below some leading keys: whether names end there, and the trees, each given by one of its tensors. */
+/* The contents below some leading keys: whether names end there, and the trees, each represented by one of its
+ * tensors. */
 struct level {
     bool flat;
     size_t ntrees; /* up to MAX_TREES + 1 */
@@ -91,7 +92,7 @@ static void add_to_level(struct level *l, const struct fsdpck_named *n, uint32_t
     l->ntrees += l->ntrees <= MAX_TREES;
 }
 
-/* Below the keys that c->tree spells (all, where it is NULL). */
+/* Lists the trees below the keys that c->tree spells (all, if it is NULL). */
 static void list_trees(const struct choice *c, uint32_t depth, struct level *l)
 {
     *l = (struct level){ 0 };
@@ -102,7 +103,7 @@ static void list_trees(const struct choice *c, uint32_t depth, struct level *l)
     }
 }
 
-/* One key deeper. */
+/* Goes one key deeper. */
 static int enter_tree(struct choice *c, const struct fsdpck_key *key)
 {
     char buf[24];
@@ -171,7 +172,7 @@ static int choose_tree(struct choice *c, enum fsdpck_tree_policy policy)
 
 /* ---- names ---- */
 
-/* The name as it goes out: tree dropped, prefix exchanged. */
+/* Returns the output name: tree dropped, prefix replaced. */
 static int rename_one(struct choice *c, struct fsdpck_named *n)
 {
     const struct fsdpck_select *s = c->select;
@@ -201,7 +202,7 @@ static int shadowed_rename(struct choice *c, const struct fsdpck_pair *pair)
     return c->err->code;
 }
 
-/* A FROM that no name begins with is a typo; one that earlier ones hide has no effect. Both are refused. */
+/* A FROM that matches no name is a typo; one that earlier ones shadow has no effect. Both are refused. */
 static int check_renames(struct choice *c)
 {
     for (size_t i = 0; i < c->select->nrename; i++) {
@@ -256,7 +257,7 @@ static int push(struct choice *c, const struct fsdpck_named *n, size_t stored, i
     return 0;
 }
 
-/* A tensor of the source under its new name; the first kept of several names is the one that is stored. */
+/* Adds a tensor of the source under its new name; of several names, the first selected one is stored. */
 static int push_tensor(struct choice *c, size_t ordinal, size_t stored)
 {
     struct fsdpck_named n = named_tensor(c, ordinal);
@@ -267,7 +268,7 @@ static int push_tensor(struct choice *c, size_t ordinal, size_t stored)
     return rc ? rc : push(c, &n, stored, position);
 }
 
-/* late: the aliases that stand before what they name in the source. */
+/* late: the aliases that precede their target in the source. */
 static int push_tensors(struct choice *c, bool late)
 {
     int rc = 0;
@@ -331,7 +332,7 @@ static int push_items(struct choice *c)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole selection ---- */
 
 static int check_request(struct choice *c)
 {
@@ -357,7 +358,7 @@ static int allocate(struct choice *c)
     return 0;
 }
 
-/* "app.model" of the first `depth` keys; false where it is too long to be worth naming. */
+/* Spells the first `depth` keys, as "app.model"; false if the result is too long. */
 static bool spell_tree(const struct fsdpck_named *n, uint32_t depth, char *out, size_t nbytes)
 {
     char buf[24];
@@ -386,7 +387,7 @@ static int no_such_tree(const struct choice *c)
     return FSDPCK_ERR_USAGE;
 }
 
-/* Whether the glob matches the name, which would go out without --exclude. */
+/* Returns whether the glob matches a name that would be selected without --exclude. */
 static bool finds_one(const struct choice *c, const char *glob, const struct fsdpck_named *n)
 {
     const struct fsdpck_select only_included = { .include = c->select->include, .ninclude = c->select->ninclude };
@@ -409,7 +410,7 @@ static bool finds(const struct choice *c, const char *glob)
     return false;
 }
 
-/* An --exclude without effect is no error, but may be a typo: a note tells. */
+/* An --exclude without effect is not an error, but may be a typo, so give a note. */
 static void note_excludes(const struct choice *c)
 {
     char line[512];

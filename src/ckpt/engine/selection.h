@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The outcome of struct fsdpck_select on a source: the list of tensors and items that go out, named as they will be
- * called. */
+/* The result of applying struct fsdpck_select to a source: the list of tensors and items to write, with their output
+ * names. */
 #ifndef CKPT_SELECTION_H
 #define CKPT_SELECTION_H
 
@@ -13,8 +13,8 @@ struct fsdpck_chosen {
     const struct fsdpck_key *path;
     uint32_t npath;
     size_t source;           /* ordinal of the tensor in the source that holds the bytes (an alias is resolved) */
-    int64_t alias_of;        /* position in the selection of the entry that is stored, or -1: this one is */
-    enum fsdpck_dtype dtype; /* as it goes out */
+    int64_t alias_of;        /* position in the selection of the stored entry, or -1: this entry is stored */
+    enum fsdpck_dtype dtype; /* of the output */
 };
 
 struct fsdpck_chosen_item {
@@ -25,7 +25,7 @@ struct fsdpck_chosen_item {
 };
 
 struct fsdpck_selection {
-    struct fsdpck_chosen *tensors; /* (ntensors) in the source's order; aliases after what they name */
+    struct fsdpck_chosen *tensors; /* (ntensors) in the source's order; aliases after their target */
     size_t ntensors;
     struct fsdpck_chosen_item *items; /* (nitems) */
     size_t nitems;
@@ -33,15 +33,16 @@ struct fsdpck_selection {
 };
 
 enum fsdpck_tree_policy {
-    FSDPCK_TREE_KEEP, /* select.tree NULL: everything, nothing is dropped (convert, reshard) */
-    FSDPCK_TREE_MODEL /* select.tree NULL: the only tree, or "model", or the flat names beside other trees; several
-                         otherwise: an error naming them */
+    FSDPCK_TREE_KEEP, /* select.tree NULL: keep everything, drop nothing (convert, reshard) */
+    FSDPCK_TREE_MODEL /* select.tree NULL: the only tree, or "model", or the flat names beside other trees; otherwise an
+                         error names the trees */
 };
 
-/* A tree is the first key of the nested paths of tensors with more than one key; a flat name belongs to none. Selected
- * by include/exclude on the full source name; items follow the same globs and tree. Two tensors that end with one name,
- * an alias to something not selected, a pattern that matches nothing (see fsdpck/select.h), or nothing selected at all
- * are FSDPCK_ERR_USAGE. When the target of an alias is left out but the alias is not, the alias is stored instead. */
+/* A tree is the first key of the nested paths of tensors with more than one key; a flat name belongs to none.
+ * include/exclude match the full source name; items follow the same globs and tree. These are FSDPCK_ERR_USAGE: two
+ * tensors with one output name, an alias to a tensor that is not selected, a pattern without a match (see
+ * fsdpck/select.h), an empty selection. If the target of an alias is not selected but the alias is, the alias is stored
+ * instead. */
 int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select,
                           enum fsdpck_tree_policy policy, struct fsdpck_selection *out, struct fsdpck_error *err);
 void fsdpck_selection_free(struct fsdpck_selection *s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Common to all sources: the catalogue that openers fill, and its accessors. Parses no file and knows no format by
- * name: what differs between formats is asked of src->ops. */
+ * name; src->ops handles the differences between formats. */
 #include <fsdpck/source.h>
 
 #include <stdlib.h>
@@ -66,7 +66,7 @@ void fsdpck_source_close(struct fsdpck_source *src)
 {
     if (!src)
         return;
-    fsdpck_checks_free(src->checks); /* while the records are there */
+    fsdpck_checks_free(src->checks); /* while the records still exist */
     if (src->ops && src->ops->close)
         src->ops->close(src);
     fsdpck_files_free(src);
@@ -116,7 +116,7 @@ static int copy_name(struct fsdpck_source *src, const char *file, const char *na
     return 0;
 }
 
-/* A new tensor with only its names; the caller fills the rest. */
+/* Adds a tensor with only its names; the caller fills the rest. */
 static struct fsdpck_tensor *push_tensor(struct fsdpck_source *src, const char *file, const char *name,
                                          const struct fsdpck_key *path, uint32_t npath, struct fsdpck_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a source: the catalogue that every format fills at open, and the operation that only the format can do:
- * find the bytes of a box. Each format has one file: source_NAME.c in format/, hf/ and torch/. */
+/* The internals of a source: the catalogue that every format fills at open, and the operation that only the format can
+ * do: locating the bytes of a box. Each format has one file: source_NAME.c in format/, hf/ and torch/. */
 #ifndef CKPT_SOURCE_IMPL_H
 #define CKPT_SOURCE_IMPL_H
 
@@ -11,20 +11,21 @@
 #include "base/names.h"
 #include "base/vec.h"
 
-/* A stored chunk of a tensor: a box, and where its elements lie in a file. Pointers live as long as the source. */
+/* A stored chunk of a tensor: a box, and the position of its elements in a file. Pointers live as long as the
+ * source. */
 struct fsdpck_extent {
     uint32_t file;                 /* ordinal in the source's files */
     const uint64_t *offset, *size; /* (ndim) box in the tensor */
     uint64_t payload;              /* file offset of the chunk's first element */
     uint64_t payload_nbytes;       /* of the elements */
-    bool compressed;               /* stored in fewer bytes, block by block: see decode.h */
-    uint64_t stored_nbytes;        /* then, in the file */
-    bool streamed; /* inside of a zstd stream: payload is an offset in what it decodes to. See zstream.h */
-    uint64_t stream, stream_nbytes; /* then, where that lies in the file */
+    bool compressed;               /* compressed block by block: see decode.h */
+    uint64_t stored_nbytes;        /* in the file, if compressed */
+    bool streamed;                 /* part of a zstd stream: payload is an offset in the decoded bytes. See zstream.h */
+    uint64_t stream, stream_nbytes; /* the stream's range in the file, if streamed */
     const uint64_t *strides;        /* (ndim) elements; NULL: dense row-major */
-    uint64_t first; /* element of the payload that the box begins with; not 0 only where strides are given */
-    bool swap;      /* stored big-endian */
-    struct fsdpck_crc_record *crc; /* the record that holds it, under a CRC-32: see checks.h. NULL: there is none */
+    uint64_t first;                 /* the box's first element in the payload; not 0 only with strides */
+    bool swap;                      /* stored big-endian */
+    struct fsdpck_crc_record *crc;  /* the record that contains it, with a CRC-32: see checks.h. NULL: none */
     uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each; compressed: of their
                         records); 0: the format has none */
 };
@@ -32,16 +33,16 @@ typedef int (*fsdpck_extent_fn)(void *ctx, const struct fsdpck_extent *e, struct
 
 struct fsdpck_source_ops {
     const char *kind;
-    /* Visits every stored chunk of tensor `ordinal` (never an alias) that meets the box, each once. The box is inside
-     * the shape and not empty. What the chunks cover is the caller's to check. Thread-safe. */
+    /* Visits every stored chunk of tensor `ordinal` (never an alias) that intersects the box, each once. The box is
+     * inside the shape and not empty. The caller checks what the chunks cover. Thread-safe. */
     int (*extents)(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
                    fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err);
-    /* Whole-file checks that reading the payload does not make (envelopes, CRCs, stray files); NULL: none. May be slow:
-     * reads everything it needs unless quick. Damage goes to report, and 0 is returned. */
+    /* Whole-file checks beyond reading the payload (envelopes, CRCs, stray files); NULL: none. May be slow: reads
+     * everything it needs unless quick. Passes damage to report, and returns 0. */
     int (*verify)(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx,
                   struct fsdpck_verify_result *result, struct fsdpck_error *err);
-    /* Bytes [at, at + nbytes) of an item, checked; at is a multiple of the hash block, and so is nbytes but at the end.
-     * NULL: nothing to check them by. */
+    /* Reads bytes [at, at + nbytes) of an item, checked. at is a multiple of the hash block, and so is nbytes except at
+     * the end. NULL: no checksums. */
     int (*read_item)(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
                      struct fsdpck_error *err);
     void (*close)(struct fsdpck_source *src); /* frees impl; NULL: nothing to free */
@@ -50,8 +51,8 @@ struct fsdpck_source_ops {
 struct source_item {
     struct fsdpck_item pub;
     uint32_t file;
-    uint64_t offset;        /* pub.nbytes at this place, copied as they are */
-    uint64_t stream_nbytes; /* not 0: at this place is a zstd stream of so many bytes, which decodes to pub.nbytes */
+    uint64_t offset;        /* of pub.nbytes stored bytes */
+    uint64_t stream_nbytes; /* not 0: a zstd stream of so many bytes is stored there, which decodes to pub.nbytes */
 };
 
 struct source_asset {
@@ -78,30 +79,29 @@ struct fsdpck_source {
     struct fsdpck_vec assets;     /* struct source_asset */
     struct fsdpck_vec files;      /* struct source_file */
     struct fsdpck_names names;    /* of tensors */
-    struct fsdpck_fdcache *fds;   /* open descriptors: see files.h */
-    struct fsdpck_checks *checks; /* CRC-32s of what is being read: see checks.h */
+    struct fsdpck_fdcache *fds;   /* cache of open descriptors: see files.h */
+    struct fsdpck_checks *checks; /* CRC-32s of the records being read: see checks.h */
     const char *save_id, *state;
-    const struct fsdpck_base *base; /* that it names; NULL: none */
+    const struct fsdpck_base *base; /* the base that it names; NULL: none */
     uint64_t nranks;
-    bool compressed; /* extents may be */
-    bool streamed;   /* so, in another way: extents and items */
-    bool names_said; /* the caller chose how a Llama's weights are called */
-    bool to_verify;  /* opened to find out what is wrong: a file that is missing or has another size is a problem among
-                        others */
+    bool compressed; /* extents may be compressed */
+    bool streamed;   /* extents and items may be in zstd streams */
+    bool names_said; /* the caller chose the naming of a Llama's weights */
+    bool to_verify;  /* opened for verification: a missing file or wrong size is a problem to report, not an error */
     void *impl;
 };
 
-/* An empty catalogue, with the options' defaults filled in, for an opener to fill. NULL: err says why. */
+/* Makes an empty catalogue with the options' defaults, for an opener to fill. NULL: err has the reason. */
 struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err);
-/* As read_item of the ops, for any source. */
+/* Like read_item of the ops, for any source. */
 int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
                             struct fsdpck_error *err);
-/* opt with every default filled in; NULL: the source's own. */
+/* Returns opt with every default filled in; NULL: the source's options. */
 struct fsdpck_options fsdpck_source_options(const struct fsdpck_source *src, const struct fsdpck_options *opt);
 void fsdpck_options_fill(struct fsdpck_options *opt);
 
 /* For openers. All strings are copied into the arena. */
-/* Appends a tensor (shape copied; path NULL: the name is the only key), fills nelem and nbytes. A name twice is
+/* Appends a tensor (copies shape; path NULL: the name is the only key), fills nelem and nbytes. A duplicate name is
  * FSDPCK_ERR_FORMAT; more than FSDPCK_MAX_DIMS dims FSDPCK_ERR_LIMIT; overflow FSDPCK_ERR_FORMAT; errors name `file`.
  * The pointer is valid until the next call. */
 struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const char *file, const char *name,
@@ -110,12 +110,12 @@ struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const 
 /* Lists an existing tensor under a second name. */
 int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const char *name,
                             const struct fsdpck_key *path, uint32_t npath, size_t target, struct fsdpck_error *err);
-/* The two halves of adding a file: FSDPCK_ERR_FORMAT where it is not regular; *ordinal may be NULL. */
+/* The two steps of adding a file: FSDPCK_ERR_FORMAT if it is not regular; *ordinal may be NULL. */
 int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st,
                             struct fsdpck_error *err);
 int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank,
                             const struct fsdpck_stat *st, uint32_t *ordinal, struct fsdpck_error *err);
-/* Both: stats path and appends it. */
+/* Both steps: stats path and appends it. */
 int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank,
                            uint32_t *ordinal, struct fsdpck_error *err);
 struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path,
@@ -142,21 +142,22 @@ static inline struct source_file *source_files(const struct fsdpck_source *s)
     return s->files.data;
 }
 
-/* Openers: src->path, opt, io are set; they fill ops, impl and the catalogue. On failure the caller closes the source.
- */
+/* Openers: src->path, opt, io are set; they fill ops, impl and the catalogue. On failure the caller closes the
+ * source. */
 int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
-#define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder below that makes its parent a DCP source too */
-bool fsdpck_dcp_ranks_is(const char *name); /* whether a file is called as one rank's metadata: "__3.metadata" */
+#define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder with this name inside makes its parent a DCP source \
+                                                      */
+bool fsdpck_dcp_ranks_is(const char *name); /* whether the name is that of one rank's metadata: "__3.metadata" */
 bool fsdpck_dcp_shards_is(
-    const char *name); /* whether a file is called as a rank's of a DCP save in safetensors form */
+    const char *name); /* whether the name is that of a rank's file in a DCP save in safetensors form */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);    /* path: a folder */
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
 bool fsdpck_pt_is(
-    const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */
+    const uint8_t head[512]); /* whether a file with this head (zeros after its end) is torch.save's, of any version */
 int fsdpck_open_pt(struct fsdpck_source *src,
                    struct fsdpck_error *err); /* path: a torch.save file, or a folder of them */
-bool fsdpck_ranks_is(const char *name);       /* whether a file is called as one rank's part of a model */
+bool fsdpck_ranks_is(const char *name);       /* whether the name is that of one rank's part of a model */
 int fsdpck_open_ranks(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
 
 #endif

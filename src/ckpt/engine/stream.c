@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hash, CRC and write of one chunk's bytes, in order. Knows files and blocks; not where the bytes come from. */
+/* Hashes, checksums and writes one chunk's bytes, in order. Knows files and blocks, not the origin of the bytes. */
 #include "engine/stream.h"
 #include "base/buffer.h"
 
@@ -61,8 +61,8 @@ int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t n
     return rc;
 }
 
-/* Where in buf the next byte goes: as far into a page as it is in the file, so that whole pages can be written
- * directly. */
+/* Returns the position in buf for the next byte: at the same offset in a page as in the file, so that whole pages can
+ * be written directly. */
 static uint8_t *base(const struct fsdpck_stream *s)
 {
     return s->buf + fsdpck_stream_position(s) % FSDPCK_PAGE_NBYTES;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's loop. Threads take lanes; a thread reads a lane's elements band by band from the source, casts them, and
- * passes them to their chunks. Knows neither formats nor directories. */
+/* The engine's loop. Each thread takes a lane, reads its elements band by band from the source, casts them, and passes
+ * them to their chunks. Knows neither formats nor directories. */
 #include "engine/transfer.h"
 
 #include <pthread.h>
@@ -20,15 +20,15 @@
 
 #define BAND_MAX_NBYTES   (4u << 20)
 #define STREAM_MAX_NBYTES (1u << 20)
-#define WORKER_MIN_NBYTES (12ull << 20) /* fewer threads rather than less than this for each */
+#define WORKER_MIN_NBYTES (12ull << 20) /* use fewer threads rather than give each less than this */
 #define MEMORY_MIN_NBYTES (8ull << 20)
 
 struct worker {
     struct fsdpck_fetch fetch;
     struct fsdpck_rows rows;
-    uint8_t *band;   /* a page more than the band, to match the file's alignment */
-    uint8_t *cast;   /* the same, after a cast */
-    uint8_t *gather; /* a chunk's part of a band, when it is no run */
+    uint8_t *band;   /* a page longer than the band, to match the file's alignment */
+    uint8_t *cast;   /* the same size, after a cast */
+    uint8_t *gather; /* a chunk's part of a band, if it is not a run */
     uint8_t *staging;
     struct fsdpck_stream *streams; /* (max_chunks) */
     struct fsdpck_packer packer;
@@ -45,7 +45,7 @@ struct engine {
     const struct fsdpck_options *opt;
     struct fsdpck_lanes lanes;
     struct lane_result *results; /* (lanes.count) */
-    struct fsdpck_turns *turns;  /* where something is compressed */
+    struct fsdpck_turns *turns;  /* if any chunk is compressed */
     struct fsdpck_out_files *out;
     struct worker *workers;
     unsigned nworkers;
@@ -146,7 +146,7 @@ static bool is_edited(const struct fsdpck_transfer *t, uint32_t tensor)
     return t->edit && t->edit->wants(t->edit->ctx, tensor);
 }
 
-/* Elements of the source's dtype to the selection's. */
+/* Converts elements from the source's dtype to the selection's, by edit or cast. */
 static int change(const struct band *b, uint64_t begin, uint64_t nelem, const uint8_t *in, uint8_t *out)
 {
     const struct fsdpck_edit *edit = b->e->t->edit;
@@ -156,7 +156,7 @@ static int change(const struct band *b, uint64_t begin, uint64_t nelem, const ui
     return 0;
 }
 
-/* Brings elements [begin, end) into memory; their first byte lies as far into a page as `position`. */
+/* Loads elements [begin, end) into memory; their first byte has the same offset in a page as `position`. */
 static int load(struct band *b, uint64_t position)
 {
     uint64_t lead = position % FSDPCK_PAGE_NBYTES, item = fsdpck_dtype_info(b->from)->nbytes;
@@ -184,7 +184,7 @@ static uint64_t row_elements(const struct fsdpck_tensor *t)
     return t->ndim ? t->nelem / t->shape[0] : 1;
 }
 
-struct chunk_copy { /* of a band, of one chunk */
+struct chunk_copy { /* copies one chunk's part of a band */
     const struct band *b;
     const struct fsdpck_out_chunk *c;
     uint8_t *dst;
@@ -211,7 +211,7 @@ static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
     return 0;
 }
 
-/* The band's elements that belong to a chunk, in the chunk's order, into its stream. */
+/* Passes the band's elements that belong to a chunk, in the chunk's order, to its stream. */
 static int feed(struct band *b, struct fsdpck_stream *s)
 {
     struct chunk_copy p = {
@@ -347,8 +347,8 @@ static void join_chunks(struct engine *e)
     }
 }
 
-/* Content ids of whole tensors, and the proof that what went out is what came in: the source's own, where it has one.
- */
+/* Computes the content ids of whole tensors, and compares them with the source's, if it has any: this proves that the
+ * output equals the input. */
 static int join_contents(struct engine *e, struct fsdpck_error *err)
 {
     const struct fsdpck_selection *sel = e->t->selection;

@@ -7,8 +7,7 @@
 
 #include "engine/transfer_plan.h"
 
-/* Creates the files and moves every payload. Bytes of the files outside payloads are left as they are (zero). Not
- * fsynced. */
+/* Creates the files and moves every payload. Bytes outside payloads stay zero. No fsync. */
 int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
 
 #endif

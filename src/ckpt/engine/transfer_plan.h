@@ -12,33 +12,33 @@
 #include "engine/selection.h"
 #include "engine/source_impl.h"
 
-/* A dense row-major box of a selected tensor that goes to bytes [payload, payload + nbytes) of a file. */
+/* A dense row-major box of a selected tensor, stored at bytes [payload, payload + nbytes) of a file. */
 struct fsdpck_out_chunk {
     uint32_t tensor; /* position in the selection; never an alias */
     uint32_t file;
     const uint64_t *offset, *size; /* (ndim) elements */
     uint64_t payload;
     uint64_t hashes; /* file offset that gets the XXH3-128 of each 64 KiB block; 0: not hashed */
-    bool compressed; /* then hashes gets their records, see packer.h */
+    bool compressed; /* hashes then gets the blocks' records, see packer.h */
     struct fsdpck_planes planes;
     /* Filled in by the transfer where hashes != 0: */
     uint32_t crc32;
-    bool has_content; /* whole rows passed: content is this chunk's part of the tensor's content id */
+    bool has_content; /* set if whole rows were written: content is this chunk's part of the tensor's content id */
     struct fsdpck_content content;
 };
 
 struct fsdpck_transfer_content;
 
-/* Looks at tensors on their way through, or changes them. Called by several threads at a time. */
+/* Inspects tensors in transit, or changes them. Several threads call it at the same time. */
 struct fsdpck_edit {
     void *ctx;
-    /* Called once before and once after the tensors, by one thread: what refuses, refuses here. Either may be NULL. */
+    /* Called once before and once after the tensors, by one thread, and may refuse. Either may be NULL. */
     int (*begin)(void *ctx, const struct fsdpck_selection *selection, struct fsdpck_error *err);
     int (*end)(void *ctx, struct fsdpck_error *err);
-    /* Whether the tensor (position in the selection) shall pass through apply. */
+    /* Returns whether the tensor (position in the selection) must pass through apply. */
     bool (*wants)(void *ctx, uint32_t tensor);
-    /* Elements [begin, begin + nelem) of the tensor, in row-major order and in the source's dtype, are in `in`; fills
-     * `out` in the selection's. Any range, any order; an element may come more than once. */
+    /* `in` holds elements [begin, begin + nelem) of the tensor, in row-major order and in the source's dtype; apply
+     * fills `out` in the selection's dtype. Any range, any order; an element may occur more than once. */
     int (*apply)(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
                  struct fsdpck_error *err);
 };
@@ -52,9 +52,9 @@ struct fsdpck_transfer {
     size_t nchunks;
     bool compress;                    /* some chunks are compressed */
     const struct fsdpck_options *opt; /* resolved (fsdpck_source_options), or NULL: the source's */
-    const struct fsdpck_edit *edit;   /* NULL: bytes go out as they came in, cast at most */
-    /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's
-     * memory; may be NULL. */
+    const struct fsdpck_edit *edit;   /* NULL: bytes are only copied or cast */
+    /* Filled in for each tensor of the selection, if whole rows were written without a cast. (ntensors), in the
+     * caller's memory; may be NULL. */
     struct fsdpck_transfer_content *contents;
 };
 

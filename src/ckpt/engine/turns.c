@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides, for each file, which lane may write next. The pool starts lanes in order, so a lane waits only for lanes
- * that already run: no deadlock. Knows nothing of what is written. */
+ * that already run: no deadlock. Does not know the bytes. */
 #include "engine/turns.h"
 
 #include <pthread.h>
@@ -12,8 +12,8 @@
 #define NO_TURN UINT32_MAX
 
 struct file_turn {
-    uint32_t count, next; /* lanes; the one whose turn it is */
-    uint64_t end;         /* of what was written */
+    uint32_t count, next; /* number of lanes; the lane whose turn it is */
+    uint64_t end;         /* end of the bytes written */
     bool closed;          /* no more turns */
 };
 
@@ -21,9 +21,9 @@ struct fsdpck_turns {
     const struct fsdpck_transfer *transfer;
     const struct fsdpck_lanes *lanes;
     const volatile int *stop;
-    uint32_t *number; /* (lanes->count) of the lane in its file, or NO_TURN */
+    uint32_t *number; /* (lanes->count) number of the lane in its file, or NO_TURN */
     struct file_turn *files;
-    pthread_mutex_t lock; /* of the files and the failure */
+    pthread_mutex_t lock; /* guards the files and the failure */
     pthread_cond_t changed;
     int code;
     struct fsdpck_error why;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the name that is nearest to a pattern without a match. Expensive (pattern times name, for every name), but runs
- * only before an error. */
+/* Finds the name nearest to a pattern without a match. Expensive (pattern times name, for every name), but runs only
+ * before an error. */
 #include "engine/unmatched.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 enum { PREFIX_NBYTES = 256 };
 
-/* A glob for the names that begin with `text`: the text quoted, and a star. */
+/* Makes a glob for the names that begin with `text`: the quoted text and a star. */
 static void quote_prefix(const char *text, char out[2 * PREFIX_NBYTES + 2])
 {
     size_t n = 0;

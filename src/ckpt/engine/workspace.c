@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and frees a thread's workspace, and words the errors about damaged payloads. Makes decoders when the first
+/* Makes and frees a thread's workspace, and formats the errors about damaged payloads. Makes decoders when the first
  * compressed payload is read. */
 #include "engine/workspace.h"
 
@@ -38,8 +38,8 @@ uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
            fsdpck_fetch_stream_nbytes(src);
 }
 
-/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last,
- * as verify does. */
+/* Computes the rows [rows[0], rows[1]) that contain bytes [begin, end); a scalar counts as one row. Messages name the
+ * first and the last row, as verify does. */
 static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end,
                     uint64_t rows[2])
 {
@@ -47,7 +47,7 @@ static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item,
     rows[1] = 1;
     if (ndim == 0)
         return;
-    if (e->strides) { /* in another order than stored */
+    if (e->strides) { /* elements are stored in another order */
         rows[0] = e->offset[0];
         rows[1] = e->offset[0] + e->size[0];
         return;
@@ -66,9 +66,7 @@ int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const str
     const struct source_file *file = &source_files(f->src)[e->file];
     const char *in = e->compressed ? "the compressed chunk" : "";
     uint64_t rows[2],
-        base = e->compressed
-                   ? 0
-                   : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
+        base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, the elements' bytes have no file offset */
     rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
                     "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match",

@@ -7,35 +7,35 @@
 #include "engine/source_impl.h"
 #include "engine/zstream.h"
 
-#define FSDPCK_FETCH_WINDOW_NBYTES  (4u << 20) /* most bytes of one read: a multiple of the hash block */
-#define FSDPCK_FETCH_DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
-#define FSDPCK_FETCH_BLOCKS         (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* that one touches, at most */
+#define FSDPCK_FETCH_WINDOW_NBYTES  (4u << 20) /* maximum bytes of one read: a multiple of the hash block */
+#define FSDPCK_FETCH_DECODED_NBYTES (1u << 20) /* bytes decoded at a time if the elements are scattered */
+#define FSDPCK_FETCH_BLOCKS         (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* maximum number in a window */
 
 /* One thread's workspace, reused from read to read. */
 struct fsdpck_fetch {
     struct fsdpck_source *src;
-    uint8_t *scratch;     /* page aligned; one window and what alignment adds on both sides */
-    uint64_t read_nbytes; /* read so far, padding included */
+    uint8_t *scratch;     /* page aligned; one window plus alignment on both sides */
+    uint64_t read_nbytes; /* bytes read so far, padding included */
     uint64_t needed_nbytes;
     uint64_t nruns;
-    bool dry; /* count, read nothing: for plans */
-    /* For compressed payloads, made when the first is met: */
+    bool dry; /* count but do not read: for plans */
+    /* For compressed payloads, made on first use: */
     struct fsdpck_decoder *decoder;
-    uint8_t *block;                        /* one, of which a part is wanted */
-    uint8_t *decoded;                      /* what goes from there to many places */
-    struct fsdpck_zstream *stream;         /* for payloads in one, likewise: it stands where the last read ended */
-    struct fsdpck_zstream_range dry_range; /* where it would stand, in a dry fetch */
+    uint8_t *block;                        /* one block, if only a part of it is requested */
+    uint8_t *decoded;                      /* decoded elements to be scattered */
+    struct fsdpck_zstream *stream;         /* for zstd payloads, made on first use; at the end of the last read */
+    struct fsdpck_zstream_range dry_range; /* its position in a dry fetch */
     uint64_t dry_at;
 };
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err);
 void fsdpck_fetch_free(struct fsdpck_fetch *f);
-/* Memory that one takes for this source, at most. */
+/* Returns the maximum memory of one workspace for this source. */
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src);
-/* The part of it that zstd streams take; 0 where there are none. */
+/* Returns the part of it for zstd streams; 0 if there are none. */
 uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src);
 
-/* The error: bytes [begin, end) of the elements of a chunk are under a hash that does not match. */
+/* Fills err: bytes [begin, end) of the elements of a chunk do not match their hash. */
 int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
                          uint64_t end, struct fsdpck_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes consecutive zstd frames. Does not limit the decoded size: the caller does. */
+/* Decodes consecutive zstd frames. The caller limits the decoded size. */
 #include "engine/zstream.h"
 
 #include <stdlib.h>
@@ -10,16 +10,16 @@
 
 #include "engine/files.h"
 
-#define INPUT_NBYTES (128u << 10) /* a block of zstd's */
-#define SKIP_NBYTES  (128u << 10) /* decoded at a time on the way to what is wanted */
+#define INPUT_NBYTES (128u << 10) /* one zstd block */
+#define SKIP_NBYTES  (128u << 10) /* decoded at a time while skipping */
 
 struct fsdpck_zstream {
     struct fsdpck_source *src;
     ZSTD_DCtx *zstd;
     struct fsdpck_zstream_range range;
     bool started, failed;
-    bool between;   /* a frame has ended, and no other begun */
-    uint64_t taken; /* bytes of the stream that went into input */
+    bool between;   /* one frame has ended, and the next has not begun */
+    uint64_t taken; /* bytes of the stream copied to input */
     uint64_t at;    /* decoded so far */
     ZSTD_inBuffer in;
     uint8_t input[INPUT_NBYTES], skipped[SKIP_NBYTES];
@@ -60,7 +60,7 @@ int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_r
 #define FAIL(z, code, ...) \
     fsdpck_error_at(err, code, source_files((z)->src)[(z)->range.file].path, (z)->range.offset, __VA_ARGS__)
 
-/* Reports zstd's error, with a clearer message where there is one. */
+/* Reports zstd's error, with a clearer message if there is one. */
 static int refuse(const struct fsdpck_zstream *z, size_t result, struct fsdpck_error *err)
 {
     switch (ZSTD_getErrorCode(result)) {
@@ -94,8 +94,7 @@ static int refill(struct fsdpck_zstream *z, struct fsdpck_error *err)
     return rc;
 }
 
-/* One call of zstd's, with fresh input where it has used up the old. *end: the stream ends here, behind a whole frame.
- */
+/* Calls zstd once, with fresh input if the old is consumed. *end: the stream ends here, after a whole frame. */
 static int step(struct fsdpck_zstream *z, ZSTD_outBuffer *out, bool *end, struct fsdpck_error *err)
 {
     if (z->in.pos == z->in.size && z->taken < z->range.nbytes) {
