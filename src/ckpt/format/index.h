@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.json in memory (FORMAT.md section 1): what source_fsdpck.c needs besides the common catalogue. */
+/* index.json in memory (FORMAT.md section 1): the data that source_fsdpck.c needs besides the common catalogue. */
 #ifndef CKPT_INDEX_H
 #define CKPT_INDEX_H
 
@@ -11,22 +11,22 @@
 
 #define FSDPCK_INDEX_TAIL_NBYTES 43u /* `"hash":"` 32 digits `"}` newline */
 
-/* A shard file: what the index says of its table, and the table once it was needed. */
+/* A shard file: the index's description of its table, and the table after its first use. */
 struct index_file {
     uint64_t table, table_nbytes;
     struct fsdpck_hash128 table_hash;
     struct fsdpck_table loaded;
     bool is_loaded;
-    const struct fsdpck_error *broken; /* only while verifying: why nothing can be learned from the file */
+    const struct fsdpck_error *broken; /* only while verifying: the reason why the file cannot be read */
 };
 
-struct index_chunk { /* of a tensor without a rule */
+struct index_chunk { /* of a tensor without a placement rule */
     uint32_t rank;
     const uint64_t *offset, *size;
 };
 
 struct index_tensor {
-    const struct index_chunk *chunks; /* (nchunks), or NULL: by rule */
+    const struct index_chunk *chunks; /* (nchunks), or NULL: placed by rule */
     uint64_t nchunks;
 };
 
@@ -39,10 +39,10 @@ struct fsdpck_index {
     bool has_metadata;
     uint64_t metadata_nbytes;
     struct fsdpck_hash128 metadata_hash;
-    pthread_mutex_t lock; /* of the loaded tables */
+    pthread_mutex_t lock; /* guards the loaded tables */
 };
 
-/* Reads DIR/index.json into the source's catalogue and *index. Every name, number and reference is checked. */
+/* Reads DIR/index.json into the source's catalogue and *index. Checks every name, number and reference. */
 int fsdpck_index_read(struct fsdpck_source *src, struct fsdpck_index *index, struct fsdpck_error *err);
 
 #endif

@@ -48,7 +48,7 @@ static void parse_tensors(struct index_parse *p, struct fsdpck_base *base)
     fsdpck_names_free(&names);
 }
 
-/* From the way to the place: it goes from where the checkpoint really is. */
+/* Resolves the relative path of the base: it starts at the checkpoint's real path. */
 static int find(struct index_parse *p, struct fsdpck_base *base)
 {
     char here[PATH_MAX];

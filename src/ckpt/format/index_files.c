@@ -24,8 +24,7 @@ struct file_fields {
     uint64_t rank, nbytes, *table;
 };
 
-/* A file that is not there, or not as long as it should be: the end of the matter for a reader, one problem of many for
- * `verify`. */
+/* Handles a file that is missing or has the wrong size: fatal for a reader, one problem of many for `verify`. */
 static int add_broken(struct index_parse *p, const char *path, const struct file_fields *x, struct index_file *f,
                       const struct fsdpck_error *why)
 {
@@ -106,8 +105,8 @@ void fsdpck_index_parse_files(struct index_parse *p)
     parse_list(p, parse_file);
 }
 
-/* Each tensor is stored once, as it is: more bytes than the files have cannot be there, and no reader shall plan for
- * them. Compressed, each block has its record in a chunk table. */
+/* Each tensor is stored once, uncompressed: the tensors cannot have more bytes than the files, and no reader may plan
+ * for more. If compressed, each block has its record in a chunk table. */
 int fsdpck_index_check_room(struct index_parse *p)
 {
     uint64_t want = 0, have = 0;

@@ -49,7 +49,7 @@ static const uint32_t *parse_ranks(struct index_parse *p, size_t *nranks)
     return fsdpck_index_keep(p, &v);
 }
 
-/* The number of ranks, or 0 where it passes the limit; the product of eight sizes may wrap. */
+/* Returns the number of ranks, or 0 if it exceeds the limit; the product of eight sizes may wrap. */
 static uint64_t count_ranks(const struct fsdpck_mesh *m)
 {
     uint64_t n = 1;

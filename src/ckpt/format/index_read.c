@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads index.json into the catalogue of a source. Checks the hash at the end of the document first. The document is
- * still untrusted after that: anybody can compute the hash. Knows nothing of payloads. */
+/* Reads index.json into the catalogue of a source. Checks the hash at the end of the document first. The document
+ * remains untrusted: anyone can compute the hash. Knows nothing of payloads. */
 #include "format/index_parse.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #define MAX_INDEX_NBYTES (4ull << 30)
 
-/* The keys of the document; of some, the order counts. */
+/* The keys of the document; for some the order matters. */
 enum {
     FORMAT,
     VERSION,

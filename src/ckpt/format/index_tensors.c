@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of index.json (FORMAT.md section 1.3): dtype, shape, and where the chunks are, by rule or listed. Knows
- * nothing of files. */
+/* The tensors of index.json (FORMAT.md section 1.3): dtype, shape, and the positions of the chunks, by rule or listed.
+ * Knows nothing of files. */
 #include "format/index_parse.h"
 
 #include <inttypes.h>

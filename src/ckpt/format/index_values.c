@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The small values of index.json: hashes, texts, lists of integers, paths, and the keys of an object. Knows the JSON
- * reader and the arena, not what the values are for. */
+ * reader and the arena, not the purpose of the values. */
 #include "format/index_parse.h"
 
 #include <string.h>

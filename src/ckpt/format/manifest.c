@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.json and .metadata, from one set of facts. Pure but for writing the two files. */
+/* Writes index.json and .metadata from one set of facts. Pure except for writing the two files. */
 #include "format/manifest.h"
 
 #include <fsdpck/fsdpck.h>
@@ -16,7 +16,7 @@
 #include "base/json_write.h"
 #include "base/paths.h"
 
-#define METADATA_MAX_CHUNKS 2000000u /* beyond this torch itself needs minutes to unpickle it */
+#define METADATA_MAX_CHUNKS 2000000u /* with more chunks, torch needs minutes to unpickle it */
 
 /* ---- .metadata ---- */
 
@@ -50,7 +50,7 @@ static size_t first_chunk(const struct fsdpck_manifest *m, size_t tensor)
     return low;
 }
 
-/* Tensor `t` lists the chunks of the tensor that stores its bytes. */
+/* Returns the tensor that stores the bytes of `t`; an alias lists that tensor's chunks. */
 static size_t stored_by(const struct fsdpck_manifest *m, size_t t)
 {
     return m->tensors[t].alias_of >= 0 ? (size_t)m->tensors[t].alias_of : t;
@@ -262,7 +262,7 @@ static void write_assets(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_text_printf(t, "],\n");
 }
 
-/* target: where the checkpoint will be; the way to the base goes from there. */
+/* target: final path of the checkpoint; the relative path to the base starts there. */
 static int write_base(const struct fsdpck_base *base, const char *target, struct fsdpck_text *t,
                       struct fsdpck_error *err)
 {
@@ -342,8 +342,8 @@ static int write_assets_folder(struct fsdpck_manifest *m, const struct fsdpck_io
     return rc;
 }
 
-/* In place, the old .metadata is still there and counts: the new one waits beside it, under a name that the commit
- * knows. */
+/* In place, the old .metadata still exists and is valid. The new one is written beside it, under a name that the commit
+ * recognises. */
 static int write_metadata_file(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
                                struct fsdpck_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contents of index.json and .metadata, gathered by the code that writes the shard files: both files are written
+/* The contents of index.json and .metadata, collected by the code that writes the shard files: both files are written
  * from this struct. */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
@@ -11,7 +11,7 @@
 #include "commit/commit.h"
 #include "base/hash.h"
 
-struct manifest_file { /* of rank = position */
+struct manifest_file { /* the position is the rank */
     const char *name;
     uint64_t nbytes, table, table_nbytes;
     struct fsdpck_hash128 table_hash;
@@ -25,13 +25,13 @@ struct manifest_tensor {
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    int32_t mesh;                              /* position in meshes, or -1: explicit chunks */
+    int32_t mesh;                              /* position in meshes, or -1: listed chunks */
     const struct fsdpck_placement *placements; /* (ndim of the mesh) */
     bool has_content;
     struct fsdpck_content content;
 };
 
-struct manifest_chunk { /* stored, of a tensor that is no alias */
+struct manifest_chunk { /* a stored chunk, of a tensor that is not an alias */
     uint32_t tensor, file;
     const uint64_t *offset, *size;
     uint64_t item, item_nbytes;
@@ -59,7 +59,7 @@ struct fsdpck_manifest {
     const struct manifest_item *items;
     size_t nitems;
     struct fsdpck_assets_out *assets;
-    const char *assets_folder;      /* name of the folder they are in: "assets" */
+    const char *assets_folder;      /* name of their folder: "assets" */
     const char *state;              /* JSON object, or NULL */
     const struct fsdpck_base *base; /* its path: absolute, without links; NULL: none */
     bool compressed;                /* no .metadata: PyTorch could not read the chunks */
@@ -68,12 +68,12 @@ struct fsdpck_manifest {
     struct fsdpck_hash128 metadata_hash;
 };
 
-/* A new save id. */
+/* Draws a new save id. */
 int fsdpck_draw_save_id(const struct fsdpck_io *io, uint8_t uuid[16], struct fsdpck_error *err);
 
-/* Everything of the directory but the shard files: assets, .metadata where it is wanted (AUTO: up to 2 million chunks;
- * said through opt->note where it is not), and index.json, the last thing before the commit. Fills the hashes of assets
- * and .metadata; all is fsynced. */
+/* Writes everything in the directory except the shard files: assets, .metadata if requested (AUTO: up to 2 million
+ * chunks; otherwise opt->note says that it is missing), and last index.json, before the commit. Fills the hashes of
+ * assets and .metadata; fsyncs everything. */
 int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
                           enum fsdpck_dcp_mode dcp, const struct fsdpck_options *opt, struct fsdpck_error *err);
 

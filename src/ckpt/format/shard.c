@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout of a shard file: where each payload, the table and the trailer go. Knows nothing of sources or directories. */
+/* Layout of a shard file: the offsets of each payload, the table and the trailer. Knows nothing of sources or
+ * directories. */
 #include "format/shard.h"
 
 #include <string.h>
@@ -53,7 +54,7 @@ void fsdpck_shard_close(struct fsdpck_shard *s)
 {
     s->table = (s->end + TABLE_ALIGN - 1) / TABLE_ALIGN * TABLE_ALIGN;
     fsdpck_table_nbytes(s->entries.count, s->ndims, s->nhashes,
-                        &s->table_nbytes); /* counts of things in memory: cannot overflow */
+                        &s->table_nbytes); /* counts of objects in memory: cannot overflow */
     s->nbytes = s->table + s->table_nbytes + FSDPCK_TRAILER_NBYTES;
 }
 

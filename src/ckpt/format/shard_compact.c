@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Closes the gaps of a compressed shard file. While the shard is written, each chunk has room for its uncompressed
- * size, so that threads can write chunks in any order. This pass runs in file order and moves bytes only to lower
- * offsets, so it has read every byte that it overwrites. */
+/* Closes the gaps of a compressed shard file. During writing, each chunk has room for its uncompressed size, so that
+ * threads can write chunks in any order. This pass runs in file order and moves bytes only to lower offsets, so it has
+ * read every byte that it overwrites. */
 #include "format/shard_compact.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 struct mover {
     struct fsdpck_out_files *out;
     uint32_t file;
-    uint8_t *buf; /* a piece */
+    uint8_t *buf; /* one piece */
     struct fsdpck_error *err;
 };
 
@@ -30,8 +30,7 @@ static int move(const struct mover *m, uint64_t from, uint64_t to, uint64_t nbyt
     return rc;
 }
 
-/* Blocks that follow one another in the file go in one move. to: place of the payload; *nbytes: of what it holds so
- * far. */
+/* Moves blocks that are contiguous in the file together. to: offset of the payload; *nbytes: payload bytes so far. */
 static int move_blocks(const struct mover *m, uint8_t *bytes, uint64_t count, uint64_t to, uint64_t *nbytes)
 {
     struct fsdpck_record record;

@@ -8,7 +8,7 @@
 
 #include "format/shard_compact.h"
 
-/* Bytes of the file that follow one another, on their way out: hashed and written in pieces of some size. */
+/* A writer of consecutive bytes of the file: hashes and writes them in pieces. */
 struct writer {
     struct fsdpck_out_files *out;
     uint32_t file;
@@ -27,7 +27,7 @@ static int flush(struct writer *w)
     return rc;
 }
 
-/* Room for nbytes at the end of buf. */
+/* Reserves nbytes at the end of buf. */
 static uint8_t *room(struct writer *w, size_t nbytes)
 {
     return w->fill + nbytes > sizeof w->buf && flush(w) != 0 ? NULL : w->buf + w->fill;
@@ -39,7 +39,7 @@ static void filled(struct writer *w, size_t nbytes)
     w->fill += nbytes;
 }
 
-/* Passes over bytes that are in the file already and are not to be hashed. */
+/* Skips bytes that are already in the file and are not hashed. */
 static int skip(struct writer *w, uint64_t nbytes)
 {
     int rc = flush(w);
@@ -134,7 +134,7 @@ static int write_table(struct fsdpck_shard *s, struct writer *w, const struct fs
     return flush(w);
 }
 
-/* The block hashes went to the file as payloads passed: they are read back to complete the table's hash. */
+/* The transfer wrote the block hashes to the file: reads them back to complete the table's hash. */
 static int hash_hashes(const struct fsdpck_shard *s, struct writer *w)
 {
     for (uint64_t left = 16 * s->nhashes, at = w->at; left;) {

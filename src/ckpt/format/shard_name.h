@@ -9,7 +9,7 @@
 
 #define FSDPCK_SHARD_NAME_MAX 80u
 
-/* "__3_0.distcp"; in place the save id is part of it, since the old checkpoint's files are still there. */
+/* "__3_0.distcp"; in place the name includes the save id, because the old checkpoint's files still exist. */
 static inline void fsdpck_shard_name(uint32_t rank, bool in_place, const uint8_t save_id[16],
                                      char name[FSDPCK_SHARD_NAME_MAX])
 {

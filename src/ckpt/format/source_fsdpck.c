@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads fsdpck checkpoints. Computes from the placement rule which ranks can hold a box, and reads only their chunk
- * tables. The boxes in a table must be those of the rule, so that chunks of a malicious file can neither overlap nor
+ * tables. The boxes in a table must equal those of the rule, so that chunks of a malicious file can neither overlap nor
  * leave holes. */
 #include "format/source_fsdpck.h"
 
@@ -14,8 +14,7 @@
 
 /* ---- tables ---- */
 
-/* Compression that the index does not announce is no compression of ours: readers that know it not would have begun to
- * read. */
+/* The index must announce compression; otherwise readers that do not support it would start to read. */
 static int check_codecs(const struct fsdpck_source *src, const struct source_file *file, const struct fsdpck_table *t,
                         struct fsdpck_error *err)
 {
@@ -80,14 +79,14 @@ struct lookup {
     struct fsdpck_source *src;
     const struct fsdpck_tensor *t;
     size_t ordinal;
-    const uint64_t *offset, *size; /* wanted */
+    const uint64_t *offset, *size; /* the requested box */
     fsdpck_extent_fn visit;
     void *ctx;
     struct fsdpck_error *err;
-    uint32_t rank; /* being looked at */
-    uint64_t nth;  /* boxes of this rank so far */
+    uint32_t rank; /* the current rank */
+    uint64_t nth;  /* number of this rank's boxes so far */
     const struct fsdpck_table *table;
-    uint64_t first, count; /* its entries for the tensor */
+    uint64_t first, count; /* the rank's entries for the tensor */
 };
 
 static int disagrees(const struct lookup *l)
@@ -121,7 +120,7 @@ static const struct index_file *file_of(const struct lookup *l, uint32_t rank)
     return (const struct index_file *)((const struct fsdpck_index *)l->src->impl)->files.data + rank;
 }
 
-/* The rank's entries for the tensor. */
+/* Finds the rank's entries for the tensor. */
 static int find_entries(struct lookup *l)
 {
     int rc = fsdpck_index_table(l->src, l->rank, &l->table, l->err);
@@ -130,8 +129,8 @@ static int find_entries(struct lookup *l)
     return rc;
 }
 
-/* One box that the rule gives the rank: the next entry of its table must be it. A rule may give more boxes than one
- * could ever walk through: there are never more than the file has room for entries. */
+/* Handles one box that the rule gives to the rank: the next entry of its table must equal it. A rule may give too many
+ * boxes to iterate over, but there are never more than the file has room for entries. */
 static int rule_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct lookup *l = ctx;
@@ -164,8 +163,8 @@ static int rank_boxes(struct lookup *l, const uint32_t *coord)
     return rc;
 }
 
-/* Coordinates of mesh dimension d that can meet the wanted box: exact for the only shard of a tensor dimension, all of
- * them otherwise. */
+/* Finds the coordinates of mesh dimension d that can intersect the requested box: exact if only one mesh dimension
+ * shards the tensor dimension, otherwise all. */
 static void coordinate_range(const struct lookup *l, uint32_t d, uint32_t *first, uint32_t *last)
 {
     const struct fsdpck_placement *p = l->t->placements;
@@ -181,7 +180,7 @@ static void coordinate_range(const struct lookup *l, uint32_t d, uint32_t *first
     *last = (uint32_t)((l->offset[p[d].dim] + l->size[p[d].dim] - 1) / rows);
 }
 
-/* Walks the coordinates that can hold something of the box; replicas but the owner are passed over. */
+/* Walks the coordinates that can hold part of the box; skips replicas except the owner. */
 static int by_rule(struct lookup *l)
 {
     const struct fsdpck_mesh *m = l->t->mesh;
@@ -203,7 +202,7 @@ static int by_rule(struct lookup *l)
     }
 }
 
-/* Offsets compared as a list: the order of a tensor's entries. */
+/* Compares offsets lexicographically: the order of a tensor's entries. */
 static int compare_offsets(const uint64_t *a, const uint64_t *b, uint32_t ndim)
 {
     for (uint32_t d = 0; d < ndim; d++)
@@ -212,7 +211,7 @@ static int compare_offsets(const uint64_t *a, const uint64_t *b, uint32_t ndim)
     return 0;
 }
 
-/* A chunk that the index lists: found in its rank's table by its box. */
+/* Finds a chunk listed in the index in its rank's table, by its box. */
 static int explicit_chunk(struct lookup *l, const struct index_chunk *c)
 {
     uint64_t o[FSDPCK_MAX_DIMS], s[FSDPCK_MAX_DIMS];
@@ -304,7 +303,7 @@ static int read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t
 
 /* ---- opening ---- */
 
-/* Explicit chunks must fill their tensor, each element once; rules do by construction. */
+/* Listed chunks must fill their tensor, each element once; rules do by construction. */
 static int check_explicit(struct fsdpck_source *src, const struct fsdpck_index *index, struct fsdpck_error *err)
 {
     const struct index_tensor *list = index->tensors.data;

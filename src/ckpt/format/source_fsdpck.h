@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the files of the fsdpck reader: loading chunk tables, and what verify looks at. */
+/* Shared by the files of the fsdpck reader: loading chunk tables, and the functions for verify. */
 #ifndef CKPT_SOURCE_FSDPCK_H
 #define CKPT_SOURCE_FSDPCK_H
 
 #include "format/index.h"
 
-/* The chunk table of files[rank], read and checked against the index on first use; thread-safe. Borrowed. */
+/* Returns the chunk table of files[rank], read and checked against the index on first use; thread-safe. Borrowed. */
 int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table,
                        struct fsdpck_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts chunk tables and trailers to and from bytes. Checks everything that it reads against the file's size and for
- * consistency; a caller that has the index checks shapes, dtypes and placements. */
+/* Converts chunk tables and trailers to and from bytes. Checks everything it reads against the file's size and for
+ * consistency; a caller with the index checks shapes, dtypes and placements. */
 #include "format/table.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ bool fsdpck_table_nbytes(uint64_t nentries, uint64_t ndims, uint64_t nhashes, ui
 
 /* ---- trailer ---- */
 
-/* First 8 bytes of the hash: room for no more, and enough for 56 bytes. */
+/* First 8 bytes of the hash: there is no room for more, and they suffice for 56 bytes. */
 static bool short_hash_matches(const uint8_t *trailer)
 {
     struct fsdpck_hash128 h;
@@ -172,14 +172,16 @@ static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_
     if (e->codec > FSDPCK_CODEC_PLANES)
         return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at,
                                "codec %u; this program reads codecs 0 and 1", e->codec);
-    /* Nothing is stored for nothing: else a sparse file of zeros would be a table of as many entries as it likes. */
+    /* No entry may have an empty payload: otherwise a sparse file of zeros would be a table with any number of
+     * entries. */
     if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 ||
         !is_zero(b + 68, 12) || !sizes_make_sense(e))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "an entry of the chunk table makes no sense");
     return 0;
 }
 
-/* Offsets of an entry against the file and the pools: hashes and dimensions are consecutive and fill their pools. */
+/* Checks the offsets of an entry against the file and the pools: hashes and dimensions are consecutive and fill their
+ * pools. */
 static int check_entry(struct reader *r, const struct fsdpck_table *t, const struct fsdpck_table_entry *e,
                        uint64_t *hash, uint64_t *dim)
 {
@@ -255,7 +257,7 @@ static int hash_rest(struct reader *r, const struct fsdpck_table *t)
                            "the chunk table's hash does not match");
 }
 
-/* Compares entries for the order of the table; needs the dims. */
+/* Compares entries by the order of the table; needs the dims. */
 static int compare(const struct fsdpck_table *t, const struct fsdpck_table_entry *a, const struct fsdpck_table_entry *b)
 {
     if (a->kind != b->kind)

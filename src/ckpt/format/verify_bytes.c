@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads every byte of shard files once, in large windows, in several threads. Checks payload blocks against their
- * hashes, and the bytes between the payloads against the file's envelope hash. That hash needs its bytes in file order:
- * a window that is done before its turn stores its gaps for the thread whose turn comes first, or waits if too much is
- * stored. Windows start in order, so a window waits only for windows that run. Knows nothing of the index. */
+ * hashes, and the bytes between the payloads against the file's envelope hash. That hash needs its bytes in file order.
+ * A window that is done before its turn stores its gaps for the thread whose turn comes first, or waits if too much is
+ * stored. Windows start in order, so a window waits only for running windows. Knows nothing of the index. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -17,11 +17,11 @@
 #include "engine/files.h"
 #include "format/verify_spans.h"
 
-#define DEFERRED_MAX_NBYTES (1u << 20) /* of gaps that wait for their turn */
+#define DEFERRED_MAX_NBYTES (1u << 20) /* limit for gaps that wait for their turn */
 #define WINDOW_BLOCKS       (FSDPCK_VERIFY_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES)
 
 struct worker {
-    uint8_t *buffer; /* a window, and what alignment adds */
+    uint8_t *buffer; /* a window, plus alignment */
     struct fsdpck_decoder *decoder;
     uint8_t block[FSDPCK_BLOCK_NBYTES];
 };
@@ -33,11 +33,11 @@ struct deferred_gaps { /* gaps of a window that was done before its turn */
     uint8_t bytes[];
 };
 
-struct envelope {                 /* of a file */
-    struct fsdpck_hasher *hasher; /* belongs to the window whose turn it is */
+struct envelope {                 /* the envelope of a file */
+    struct fsdpck_hasher *hasher; /* owned by the window whose turn it is */
     struct deferred_gaps *left;
-    uint32_t turn, nturns; /* whose turn it is */
-    bool lost;             /* some of it could not be read: that is said elsewhere */
+    uint32_t turn, nturns; /* the current turn, and their number */
+    bool lost;             /* part of it could not be read, which was reported */
 };
 
 struct reader {
@@ -46,15 +46,15 @@ struct reader {
     struct envelope *envelopes; /* (files) */
     struct worker *workers;
     unsigned nworkers;
-    pthread_mutex_t lock; /* of turns and what was left behind */
+    pthread_mutex_t lock; /* guards turns and deferred gaps */
     pthread_cond_t turned;
     unsigned nwaiting;
     uint64_t deferred_nbytes;
     uint64_t done_nbytes, total_nbytes; /* of decoded payloads */
-    uint64_t read_nbytes;               /* of payloads, as they are stored */
+    uint64_t read_nbytes;               /* of payloads, as stored */
 };
 
-struct window { /* being read */
+struct window { /* the window being read */
     struct reader *rd;
     struct worker *w;
     uint32_t rank, turn;
@@ -68,7 +68,7 @@ static const struct fsdpck_table_entry *entry_of(const struct window *w, const s
     return s->entry == FSDPCK_NO_ENTRY ? NULL : &w->t->entries[s->entry];
 }
 
-/* Where a span of stored bytes begins in the file. */
+/* Returns the file offset of a span of stored bytes. */
 static uint64_t position_of(const struct window *w, const struct fsdpck_verify_span *s)
 {
     const struct fsdpck_table_entry *e = entry_of(w, s);
@@ -77,7 +77,8 @@ static uint64_t position_of(const struct window *w, const struct fsdpck_verify_s
 
 /* ---- payloads ---- */
 
-/* Decoded bytes [begin, end) of a payload are lost; `place` in the file, with as many bytes as are stored for them. */
+/* Reports that decoded bytes [begin, end) of a payload are damaged; `place`: file offset of their nbytes stored
+ * bytes. */
 static void damaged_block(const struct window *w, const struct fsdpck_table_entry *e, uint64_t begin, uint64_t end,
                           uint64_t place, uint64_t nbytes, const char *what)
 {
@@ -118,7 +119,7 @@ static int check_blocks(const struct window *w, const struct fsdpck_verify_span 
     return rc;
 }
 
-/* Blocks that are what was written, and yet decode to nothing, were written by someone with other things in mind. */
+/* A block whose hash matches but which does not decode was forged. */
 static void check_record(const struct window *w, const struct fsdpck_table_entry *e, uint64_t number,
                          const struct fsdpck_extent *x, const struct fsdpck_record *record, const uint8_t *stored)
 {
@@ -188,7 +189,7 @@ static int hash_long_gap(const struct window *w, struct fsdpck_error *err)
     return rc;
 }
 
-/* Copies the gaps to `out`, or adds them to a hash (one of the two is NULL). Returns their bytes. */
+/* Copies the gaps to `out`, or adds them to a hash (one of the two is NULL). Returns their size. */
 static uint64_t take_gaps(const struct window *w, const uint8_t *data, uint8_t *out, struct fsdpck_hasher *h)
 {
     uint64_t begin = position_of(w, w->spans), done = 0;
@@ -203,7 +204,7 @@ static uint64_t take_gaps(const struct window *w, const uint8_t *data, uint8_t *
     return done;
 }
 
-/* Under the lock. data NULL: there is nothing to be taken. False: there is no room. */
+/* Called with the lock held. Stores the gaps for their turn. data NULL: only the turn. False: no room. */
 static bool defer_gaps(const struct window *w, const uint8_t *data)
 {
     struct envelope *env = &w->rd->envelopes[w->rank];
@@ -220,7 +221,7 @@ static bool defer_gaps(const struct window *w, const uint8_t *data)
     return true;
 }
 
-/* Under the lock: what was left behind by the windows that follow. */
+/* Called with the lock held: hashes the deferred gaps of the windows that follow. */
 static void hash_deferred(struct reader *rd, struct envelope *env)
 {
     for (struct deferred_gaps **p = &env->left; *p;) {
@@ -234,11 +235,11 @@ static void hash_deferred(struct reader *rd, struct envelope *env)
         rd->deferred_nbytes -= sizeof *l + l->nbytes;
         free(l);
         env->turn++;
-        p = &env->left; /* the next one may lie before this */
+        p = &env->left; /* the next one may be earlier in the list */
     }
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static int wait_for_turn(const struct window *w, struct fsdpck_error *err)
 {
     struct reader *rd = w->rd;
@@ -254,8 +255,7 @@ static int wait_for_turn(const struct window *w, struct fsdpck_error *err)
     return rc;
 }
 
-/* *mine: whether the turn has come; else the window's part lies where it will be found. data NULL: it has none to
- * leave. */
+/* *mine: whether it is the window's turn; if not, its gaps were deferred. data NULL: no gaps to defer. */
 static int ask_for_turn(const struct window *w, const uint8_t *data, bool *mine, struct fsdpck_error *err)
 {
     struct envelope *env = &w->rd->envelopes[w->rank];
@@ -301,8 +301,8 @@ static void lose_envelope(const struct window *w)
     pthread_mutex_unlock(&w->rd->lock);
 }
 
-/* code: what reading the window came to. One that cannot be read takes its turn all the same, or the next ones would
- * wait for ever. */
+/* code: the result of reading the window. An unreadable window takes its turn too; otherwise the next ones would wait
+ * forever. */
 static int take_turn(const struct window *w, const uint8_t *data, int code, struct fsdpck_error *err)
 {
     bool mine;
@@ -396,9 +396,9 @@ static int check_window(void *ctx, size_t number, unsigned worker, struct fsdpck
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- all files ---- */
 
-/* Whether the file seems to lie in the page cache: how it is cut is a matter of speed alone. */
+/* Returns whether the file seems to be in the page cache; this decides the window size and affects only speed. */
 static bool seems_cached(struct reader *rd, uint32_t rank, uint64_t nbytes)
 {
     return nbytes > FSDPCK_VERIFY_CACHED_NBYTES &&
@@ -449,7 +449,7 @@ static int init_workers(struct reader *rd, struct fsdpck_error *err)
 
 static void free_envelope(struct envelope *env)
 {
-    for (struct deferred_gaps *l = env->left, *next; l; l = next) { /* after an error */
+    for (struct deferred_gaps *l = env->left, *next; l; l = next) { /* left after an error */
         next = l->next;
         free(l);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks content ids (FORMAT.md section 4). Rows are hashed while the blocks that hold them are read; a row that two
- * windows share waits for its other part. Tensors that are cut inside rows (columns), or have long rows, are read once
- * more, in order. */
+/* Checks content ids (FORMAT.md section 4). Hashes rows while the blocks that contain them are read; a row that two
+ * windows share waits for its other part. Tensors that are split inside rows (columns), or have long rows, are read
+ * again, in order. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define PIECE_NBYTES (4u << 20)
 
-struct fragment { /* of a row */
+struct fragment { /* part of a row */
     struct fragment *next;
     uint64_t begin, end; /* bytes of the payload */
     uint8_t bytes[];
@@ -21,20 +21,20 @@ struct fragment { /* of a row */
 
 struct chunk_content {
     struct fsdpck_content sum;
-    uint64_t nrows; /* in the sum */
+    uint64_t nrows; /* rows in the sum */
     struct fragment *fragments;
 };
 
 struct tensor_content {
     struct fsdpck_content sum;
-    uint64_t nbytes; /* of its chunks in the files that could be read */
-    bool unknown;    /* some chunk's rows were not all seen */
-    bool suspect;    /* another problem of it was reported */
+    uint64_t nbytes; /* size of its chunks in the readable files */
+    bool unknown;    /* some rows of a chunk were not read */
+    bool suspect;    /* another problem with it was reported */
 };
 
 struct fsdpck_verify_contents {
     struct fsdpck_verifier *v;
-    struct chunk_content **chunks;  /* (files), each (entries of its table); NULL: it was not read */
+    struct chunk_content **chunks;  /* (files), each (entries of its table); NULL: not read */
     struct tensor_content *tensors; /* (tensors) */
     struct fsdpck_hasher *hasher;   /* for rows in fragments */
     pthread_mutex_t lock;
@@ -92,7 +92,7 @@ void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t ten
 
 /* ---- rows ---- */
 
-/* The tensor that the entry is a chunk of, where its rows are whole; NULL: they are not, or it is of none. */
+/* Returns the tensor of the entry if the chunk consists of whole rows, else NULL. */
 static const struct fsdpck_tensor *whole_rows(const struct fsdpck_verify_contents *c, const struct fsdpck_table *t,
                                               const struct fsdpck_table_entry *e)
 {
@@ -121,7 +121,7 @@ static uint64_t first_row(const struct fsdpck_table *t, const struct fsdpck_tabl
     return e->ndim ? t->dims[e->dims] : 0;
 }
 
-/* Under the lock: the row is hashed where all of its fragments are there. */
+/* Called with the lock held: hashes the row if all of its fragments are present. */
 static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t row, uint64_t nbytes,
                  uint64_t number)
 {
@@ -145,8 +145,8 @@ static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, 
     chunk->nrows++;
 }
 
-/* Keeps the part of a row that this window has; the rest comes with another window. Without memory the row stays
- * unknown, and the tensor is read again. */
+/* Keeps this window's part of a row; other windows have the rest. If out of memory, the row stays unknown, and the
+ * tensor is read again. */
 static void keep(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t begin, uint64_t end,
                  const uint8_t *data, uint64_t nbytes, uint64_t first)
 {
@@ -185,7 +185,7 @@ void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank,
         keep(c, chunk, last * nbytes, end, data + (last * nbytes - begin), nbytes, number);
 }
 
-/* ---- verdicts ---- */
+/* ---- results ---- */
 
 static bool same(const struct fsdpck_content *sum, const uint8_t want[16])
 {
@@ -194,8 +194,8 @@ static bool same(const struct fsdpck_content *sum, const uint8_t want[16])
     return memcmp(got, want, sizeof got) == 0;
 }
 
-/* The content of a chunk: the sum of the rows that were read, or (quick) what its table says. False: some rows were not
- * seen. */
+/* Computes the content of a chunk: the sum of the rows read, or (quick) the table's value. False: some rows were not
+ * read. */
 static bool check_chunk_content(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t,
                                 const struct fsdpck_table_entry *e, struct fsdpck_content *out)
 {
@@ -229,7 +229,7 @@ static void add_up(struct fsdpck_verify_contents *c, uint32_t rank)
     }
 }
 
-/* All of a tensor, in order. */
+/* Reads the whole tensor again, in order. */
 static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_content *sum,
                       struct fsdpck_error *err)
 {

@@ -10,8 +10,8 @@
 struct verifier {
     struct fsdpck_verifier common;
     struct fsdpck_source *src;
-    uint64_t *nchunks; /* of each file, that tensors claim */
-    bool lost_count;   /* a tensor was not followed to its end: nchunks are too small */
+    uint64_t *nchunks; /* number of chunks of each file that belong to tensors */
+    bool lost_count;   /* a tensor was not fully checked, so nchunks is too small */
 };
 
 static struct fsdpck_index *index_of(const struct verifier *v)
@@ -58,7 +58,7 @@ int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const stru
 
 /* ---- tables ---- */
 
-/* Its tensors are looked for in the other files all the same. */
+/* The other files are still searched for the file's tensors. */
 static const struct fsdpck_error unreadable = { .code = FSDPCK_ERR_DAMAGED,
                                                 .message = "its chunk table cannot be read" };
 
@@ -94,8 +94,8 @@ static void report_tensor(struct verifier *v, const struct fsdpck_tensor *t, con
     fsdpck_verifier_report(&v->common, &p);
 }
 
-/* Where the rule, or the list of chunks, says that the tensor is, the tables must have it. That rule and list fill the
- * tensor was checked before. */
+/* Every chunk that the rule or the list states must be in the tables. An earlier check proved that rule and list fill
+ * the tensor. */
 static int check_tensor(struct verifier *v, size_t ordinal, struct fsdpck_error *err)
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
@@ -141,7 +141,7 @@ static int check_claims(struct verifier *v)
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole checkpoint ---- */
 
 static int verify(struct verifier *v, struct fsdpck_error *err)
 {
@@ -165,7 +165,7 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
     if (!rc)
         rc = fsdpck_verify_contents_check(v->common.contents, err);
     bool compare = index_of(v)->has_metadata &&
-                   v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
+                   v->common.result->nproblems == 0; /* only of intact files; others were already reported */
     return !rc && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : rc;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares .metadata with index.json: both must describe the same tensors and values, or PyTorch would load another
- * checkpoint than fsdpck does. The folder is opened as a PyTorch DCP directory; the hash of .metadata was checked
+/* Compares .metadata with index.json: both must describe the same tensors and values; otherwise PyTorch would load
+ * another checkpoint than fsdpck. Opens the folder as a PyTorch DCP directory; the hash of .metadata was checked
  * before. */
 #include "format/verify_impl.h"
 
@@ -16,9 +16,9 @@
 struct comparison {
     struct fsdpck_verifier *v;
     struct fsdpck_source *src, *dcp;
-    const struct fsdpck_tensor *tensor; /* being compared; of src */
+    const struct fsdpck_tensor *tensor; /* the tensor being compared, in src */
     size_t there;                       /* its ordinal in dcp */
-    bool differs;                       /* it was reported */
+    bool differs;                       /* a difference was reported */
 };
 
 static void report(struct comparison *c, const char *tensor, const char *what)
@@ -42,7 +42,8 @@ static size_t stored(const struct fsdpck_source *src, size_t i)
     return source_tensors(src)[i].alias_of >= 0 ? (size_t)source_tensors(src)[i].alias_of : i;
 }
 
-/* The two may list the names of one tensor in different orders: only which names share their bytes counts. */
+/* The two may list the names of one tensor in different orders: only the set of names that share their bytes
+ * matters. */
 static bool same_twins(const struct comparison *c, size_t i)
 {
     const struct fsdpck_tensor *first = &source_tensors(c->src)[stored(c->src, i)],
@@ -51,9 +52,9 @@ static bool same_twins(const struct comparison *c, size_t i)
            (twin && stored(c->dcp, (size_t)(twin - source_tensors(c->dcp))) == stored(c->dcp, c->there));
 }
 
-/* ---- where the bytes are ---- */
+/* ---- locations ---- */
 
-/* The chunk of .metadata with this box; NULL: there is none. Chunks are sorted by their offsets. */
+/* Returns the chunk of .metadata with this box, or NULL. Chunks are sorted by their offsets. */
 static const struct dcp_chunk *find_chunk(const struct dcp_tensor *d, uint32_t ndim, const uint64_t *offset,
                                           const uint64_t *size)
 {
@@ -74,7 +75,7 @@ static const struct dcp_chunk *find_chunk(const struct dcp_tensor *d, uint32_t n
 }
 
 struct payload_match {
-    uint64_t payload; /* that is wanted */
+    uint64_t payload; /* the expected payload offset */
     bool found;
 };
 
@@ -86,8 +87,8 @@ static int compare_payload(void *ctx, const struct fsdpck_extent *e, struct fsdp
     return 0;
 }
 
-/* One chunk of the index, in its table: .metadata must point to the item around it; the item's own pickle must point to
- * the payload. */
+/* Compares one chunk of the index, in its table: .metadata must point to the item around it; the item's own pickle must
+ * point to the payload. */
 static int compare_chunk(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct comparison *c = ctx;
@@ -125,7 +126,7 @@ static int compare_chunks(struct comparison *c, size_t i, struct fsdpck_error *e
         *err = own;
         return rc;
     }
-    return 0; /* problems of the tables were reported before */
+    return 0; /* problems of the tables were already reported */
 }
 
 /* ---- tensors and values ---- */
@@ -152,7 +153,7 @@ static int compare_tensor(struct comparison *c, size_t i, struct fsdpck_error *e
     return compare_chunks(c, i, err);
 }
 
-/* Names of .metadata that share their bytes must do so in the index. */
+/* Checks that names which share their bytes in .metadata also do so in the index. */
 static void compare_back(struct comparison *c, size_t i)
 {
     const struct fsdpck_tensor *d = &source_tensors(c->dcp)[i], *t = fsdpck_source_find(c->src, d->name);

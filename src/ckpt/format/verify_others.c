@@ -12,12 +12,12 @@
 #include "commit/commit_view.h"
 #include "base/stop.h"
 
-/* A file, and what index.json says of it. */
+/* A file, and its description in index.json. */
 struct whole_file {
     const char *path, *name;
     uint64_t nbytes;
     const uint8_t *hash;
-    const char *differs; /* what to say when it is another */
+    const char *differs; /* the message if it differs */
 };
 
 static int hash_bytes(struct fsdpck_verifier *v, const struct whole_file *w, int fd, struct fsdpck_hash128 *got,
@@ -53,7 +53,7 @@ static int hash_file(struct fsdpck_verifier *v, const struct whole_file *w, stru
     return rc;
 }
 
-/* Size, then bytes. What is wrong with the file becomes e's message. */
+/* Compares size, then bytes. e's message gets the difference. */
 static int compare(struct fsdpck_verifier *v, const struct whole_file *w, bool *was_read, struct fsdpck_error *e)
 {
     struct fsdpck_hash128 got;
@@ -140,8 +140,8 @@ static bool belongs(const struct fsdpck_verifier *v, const char *name)
     return !ends_with(name, ".distcp");
 }
 
-/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is
- * the user's. Files that a writer in place left behind are no damage: fsdpck_leftovers() lists them. */
+/* Reports shards and metadata that the index does not list: they belong to another save, or to another number of ranks.
+ * Other files are the user's. Files left over by a writer in place are not damage: fsdpck_leftovers() lists them. */
 static void check_strays(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, char *const *names,
                          size_t count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting shard files for verify: neighbours in the file share a window, so that small chunks and the bytes around them
- * cost no reads of their own, and long ones are cut where hash blocks end. Knows tables, no bytes. */
+/* Divides shard files for verify. Neighbours in the file share a window, so that small chunks and the bytes around them
+ * need no separate reads; long ones are cut at ends of hash blocks. Knows tables, no bytes. */
 #include "format/verify_spans.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 struct cutter {
     uint32_t rank, nturns;
     uint64_t at_once;
-    uint64_t room; /* left in the last window; 0: a new one is needed */
+    uint64_t room; /* room left in the last window; 0: a new one is needed */
     struct fsdpck_vec *spans, *windows;
     struct fsdpck_error *err;
 };
@@ -49,7 +49,7 @@ static int by_payload(const void *a, const void *b)
     return (*x)->payload < (*y)->payload ? -1 : (*x)->payload > (*y)->payload;
 }
 
-/* Into as many windows as it needs, cut at hash blocks. */
+/* Adds a payload as as many windows as it needs, cut at hash blocks. */
 static int push_payload(struct cutter *c, uint64_t entry, uint64_t nbytes)
 {
     for (uint64_t at = 0; at < nbytes;) {
@@ -64,7 +64,7 @@ static int push_payload(struct cutter *c, uint64_t entry, uint64_t nbytes)
 
 static int push_entry(struct cutter *c, const struct fsdpck_table *t, const struct fsdpck_table_entry *e)
 {
-    bool alone = e->codec != FSDPCK_CODEC_STORED; /* where its blocks lie is not known yet */
+    bool alone = e->codec != FSDPCK_CODEC_STORED; /* the offsets of its blocks are not known yet */
     c->room = alone ? 0 : c->room;
     int rc = push_payload(c, (uint64_t)(e - t->entries), e->decoded);
     c->room = alone ? 0 : c->room;
@@ -91,7 +91,7 @@ int fsdpck_verify_cut(uint32_t rank, const struct fsdpck_table *t, uint64_t tabl
     }
     free(sorted);
     if (!rc)
-        rc = push_gap(&c, at, table); /* even an empty one: an envelope of no bytes has a hash, too */
+        rc = push_gap(&c, at, table); /* even if empty: an envelope of no bytes has a hash, too */
     *nturns = c.nturns;
     return rc;
 }

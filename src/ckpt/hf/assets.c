@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies a model folder's assets into an output. Gathers them before anything is written, so that a missing file is an
+/* Copies a model folder's assets into an output. Collects them before writing anything, so that a missing file is an
  * early error; then copies, hashes and fsyncs them. Does not interpret them, except for the dtype in config.json. */
 #include "hf/assets.h"
 
@@ -16,13 +16,13 @@
 
 #define COPY_NBYTES ((size_t)1 << 20)
 
-/* ---- gathering ---- */
+/* ---- collecting ---- */
 
 struct gathering {
     const struct fsdpck_source *from;
-    char root[PATH_MAX];  /* the folder, without links */
-    char cache[PATH_MAX]; /* the model's own folder in the cache of Hugging Face, where root lies in one; "" */
-    const char *target;   /* where the output will be, without links */
+    char root[PATH_MAX];  /* the folder, with links resolved */
+    char cache[PATH_MAX]; /* the model's own folder in the Hugging Face cache, if root lies in one; else "" */
+    const char *target;   /* final path of the output, with links resolved */
     struct fsdpck_error *err;
 };
 
@@ -58,7 +58,7 @@ static int begin_gathering(struct gathering *g)
     return 0;
 }
 
-/* A folder from elsewhere must not make a copy of what its user alone may read: a link may not lead out of it. */
+/* A downloaded folder must not cause a copy of the user's private files: a link must not leave the folder. */
 static int check_place(const struct gathering *g, const struct source_asset *a)
 {
     const struct fsdpck_io *io = g->from->io;
@@ -99,8 +99,8 @@ static int add_asset(const struct gathering *g, const struct source_asset *a, st
     return 0;
 }
 
-/* Whether path lies in the same entry of the model folder as the output: files in that entry are no part of the model.
- */
+/* Returns whether path is in the same entry of the model folder as the output: files in that entry do not belong to the
+ * model. */
 static bool holds_target(const struct gathering *g, const char *path)
 {
     if (!g->target || !is_below(g->target, g->root))
@@ -138,7 +138,7 @@ static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
     return rc;
 }
 
-/* The folder's assets, listed as if it were a source that has nothing else. */
+/* Lists the folder's assets, as if it were a source with nothing else. */
 static int add_folder(struct gathering *g, const char *folder, struct fsdpck_assets_out *out)
 {
     const struct fsdpck_source *src = g->from;
@@ -211,7 +211,7 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
     return rc;
 }
 
-/* The text of config.json among them; NULL: there is none. *owned is to be freed. */
+/* Returns the text of config.json among the assets, or NULL. *owned must be freed. */
 static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text,
                        uint64_t *nbytes, char **owned, struct fsdpck_error *err)
 {
@@ -229,7 +229,7 @@ static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_ou
     return rc;
 }
 
-/* A config.json that is no JSON says nothing; memory that is out is an error. */
+/* Ignores a config.json that is not JSON; running out of memory is an error. */
 static int unless_malformed(const struct fsdpck_error *why, uint64_t nbytes, struct fsdpck_error *err)
 {
     return why->code == FSDPCK_ERR_NOMEM ? fsdpck_error_nomem(err, nbytes) : 0;
@@ -290,8 +290,7 @@ static int make_dir(const struct fsdpck_io *io, const char *path, struct fsdpck_
     return rc < 0 && rc != -EEXIST ? fsdpck_error_sys(err, -rc, path, "cannot make the folder") : 0;
 }
 
-/* Calls step for each folder on the way from `base` bytes of path to the file in it. path is changed for the time
- * being. */
+/* Calls step for each folder between the first `base` bytes of path and its file. Changes path temporarily. */
 static int each_parent(const struct fsdpck_io *io, char *path, size_t base,
                        int (*step)(const struct fsdpck_io *, const char *, struct fsdpck_error *),
                        struct fsdpck_error *err)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the assets of a model folder: what is there besides weights. It looks at names and types only, never into a
- * file. */
+/* Finds the assets of a model folder: the files besides weights. Checks names and types only; opens no file. */
 #include "hf/assets.h"
 
 #include <stdio.h>
@@ -16,16 +15,16 @@
 
 struct found {
     char *path; /* relative; "" for the folder itself */
-    char *from; /* where it lies */
+    char *from; /* full path */
     uint64_t nbytes;
 };
 
 struct scan {
     struct fsdpck_source *src;
     const char *folder;
-    struct fsdpck_commit_view view; /* what counts in the folder itself */
-    struct fsdpck_vec runs;         /* char *: folders with checkpoints further down */
-    struct fsdpck_vec dirs;         /* struct found: folders still to be looked at */
+    struct fsdpck_commit_view view; /* the valid files of the folder itself */
+    struct fsdpck_vec runs;         /* char *: entries with checkpoints deeper inside */
+    struct fsdpck_vec dirs;         /* struct found: folders still to scan */
     struct fsdpck_vec found;        /* struct found */
 };
 
@@ -74,7 +73,7 @@ static int push_file(struct scan *s, char *path, char *from, uint64_t nbytes, st
     return 0;
 }
 
-/* Takes path and full, or frees them. Links to folders are not followed: they may lead in circles. */
+/* Takes ownership of path and full. Does not follow links to folders: they may form cycles. */
 static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = s->src->io;
@@ -108,8 +107,8 @@ static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_erro
     return rc;
 }
 
-/* A checkpoint that is deeper than an entry of the folder belongs to a run: so does all else in that entry (metrics,
- * caches). */
+/* A checkpoint that is deeper than an entry of the folder belongs to a training run, and so does everything else in
+ * that entry (metrics, caches). */
 static int note_run(struct scan *s, const char *dir, const char *name, struct fsdpck_error *err)
 {
     size_t n = strcspn(dir, "/");
@@ -124,7 +123,7 @@ static int note_run(struct scan *s, const char *dir, const char *name, struct fs
     return 0;
 }
 
-/* An entry "NAME", or one that waits to get that name. */
+/* Scans an entry "NAME", or one with a temporary name that will become NAME. */
 static int scan_name(struct scan *s, const struct found *dir, const char *name, struct fsdpck_error *err)
 {
     size_t waits = *dir->path ? 0 : fsdpck_commit_view_waits(&s->view, name);

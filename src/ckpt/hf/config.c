@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and edits config.json as text, not as a tree, so that all but the dtypes stays byte for byte as the model's
- * author wrote it. Parsing and dumping would change it (1e-05 becomes 1.0000000000000001e-5). Knows key names, not
- * files. */
+/* Reads and edits config.json as text, not as a tree, so that every byte except the dtypes is unchanged. Parsing and
+ * dumping would change numbers (1e-05 becomes 1.0000000000000001e-5). Knows key names, not files. */
 #include "hf/config.h"
 
 #include <stdio.h>
@@ -118,14 +117,14 @@ static bool is_dtype_key(const char *key)
     return strcmp(key, "torch_dtype") == 0 || strcmp(key, "dtype") == 0;
 }
 
-/* text_config, vision_config, …: models within the model. How weights are quantised is another matter. */
+/* text_config, vision_config, …: models within the model. Excludes quantization configs. */
 static bool is_model_key(const char *key)
 {
     size_t n = strlen(key), k = strlen("_config");
     return n > k && strcmp(key + n - k, "_config") == 0 && strcmp(key, "quantization_config") != 0;
 }
 
-/* Notes where the value lies, if it is one that names a dtype. */
+/* Records the position of the value if it names a dtype. */
 static int note_value(struct fsdpck_json *j, bool or_null, struct fsdpck_vec *spans, struct fsdpck_error *err)
 {
     enum fsdpck_json_type type = fsdpck_json_peek(j);
@@ -159,7 +158,7 @@ static int find_inner(struct fsdpck_json *j, struct fsdpck_vec *spans, struct fs
     return rc;
 }
 
-/* *own: one of the values is the model's own, not that of a model within. */
+/* *own: one of the values is the model's own, not an inner model's. */
 static int find_values(struct fsdpck_json *j, struct fsdpck_vec *spans, bool *own, struct fsdpck_error *err)
 {
     const char *key;
@@ -212,7 +211,7 @@ int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const
 
 /* ---- quantization_config ---- */
 
-/* depth 1: of a model within the model. */
+/* depth 1: an inner model's. */
 static void find_quantized(struct fsdpck_json *j, int depth, char key[64])
 {
     const char *name;
@@ -245,7 +244,7 @@ int fsdpck_config_quantized(const char *file, const char *text, size_t nbytes, c
     return rc;
 }
 
-/* ---- dtype, written ---- */
+/* ---- writing the dtype ---- */
 
 static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const struct fsdpck_vec *spans, bool add,
                    const char *dtype)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of names. Knows no tensor. */
+/* The table of names. Knows no tensors. */
 #include "hf/llama_names.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* '#' stands for the number of a layer. */
+/* '#' stands for a layer number. */
 static const struct {
     const char *hf, *titan;
     enum fsdpck_llama_role role;
@@ -24,7 +24,7 @@ static const struct {
     { "lm_head.weight", "output.weight", FSDPCK_LLAMA_PLAIN },
 };
 
-/* Whether name is the pattern; *digits, *ndigits: what stands for its '#'. */
+/* Returns whether name matches the pattern; *digits, *ndigits: the part for its '#'. */
 static bool matches(const char *pattern, const char *name, const char **digits, int *ndigits)
 {
     const char *mark = strchr(pattern, '#');

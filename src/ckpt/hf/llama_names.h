@@ -9,7 +9,8 @@
 
 enum fsdpck_llama_role { FSDPCK_LLAMA_PLAIN, FSDPCK_LLAMA_Q, FSDPCK_LLAMA_K };
 
-/* The other name of a weight; false where `name` is none of the side that is left. out: at most nbytes with NUL. */
+/* Translates a weight's name to the other convention; false if `name` does not belong to the first one. out: at most
+ * nbytes with NUL. */
 bool fsdpck_llama_rename(const char *name, bool to_hf, char *out, size_t nbytes, enum fsdpck_llama_role *role);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows a source's Llama under the names of the other side: the same bytes, q and k in another order of rows. The rows
- * of a head are stored as pairs (b, 0), (b, 1) by torchtitan and as halves (0, b), (1, b) by Hugging Face; either is a
- * strided view of the other, so nothing is copied. */
+/* Presents a source's Llama under the names of the other convention: the same bytes, with the rows of q and k permuted.
+ * The rows of a head are stored as pairs (b, 0), (b, 1) by torchtitan and as halves (0, b), (1, b) by Hugging Face;
+ * either is a strided view of the other, so nothing is copied. */
 #include <fsdpck/source.h>
 
 #include <inttypes.h>
@@ -15,22 +15,22 @@
 #include "hf/llama_names.h"
 #include "tensor/box.h"
 
-/* A tensor whose rows are shown in another order: all its extents, by the first row they show. */
+/* A tensor with permuted rows: all its extents, sorted by the first row that they present. */
 struct permuted_rows {
     struct fsdpck_extent *extents;
     size_t count;
-    uint64_t longest; /* rows of one */
+    uint64_t longest; /* maximum number of rows of an extent */
 };
 
 struct view {
-    struct fsdpck_source inner; /* as it was opened: its catalogue is shown by nobody any more */
+    struct fsdpck_source inner; /* the source as opened; its catalogue is no longer presented */
     struct fsdpck_source_ops ops;
     struct fsdpck_vec shown; /* struct view_tensor, parallel to the source's tensors */
 };
 
 struct view_tensor {
-    size_t inner;                 /* ordinal there */
-    struct permuted_rows *turned; /* NULL: as it is */
+    size_t inner;                 /* ordinal in inner */
+    struct permuted_rows *turned; /* NULL: not permuted */
 };
 
 struct view_builder {
@@ -38,7 +38,7 @@ struct view_builder {
     struct view *view;
     bool to_hf;
     uint64_t heads, kv_heads;
-    size_t *outer; /* inner ordinal -> ordinal shown; SIZE_MAX: left out */
+    size_t *outer; /* inner ordinal -> presented ordinal; SIZE_MAX: omitted */
     size_t nleft;
     struct fsdpck_error *err;
     /* The tensor whose rows are being permuted. */
@@ -74,7 +74,7 @@ static int add_extent(struct view_builder *m, const struct fsdpck_extent *e, uin
     return 0;
 }
 
-/* Rows of one head that the chunk holds, one half (to Hugging Face) at a time: b is the pair, a the half. */
+/* Adds the rows of one head in the chunk, one half (to Hugging Face) at a time: b is the pair, a the half. */
 static int add_halves(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t begin = e->offset[0], end = e->offset[0] + e->size[0], base = head * 2 * m->half;
@@ -89,7 +89,7 @@ static int add_halves(struct view_builder *m, const struct fsdpck_extent *e, uin
     return rc;
 }
 
-/* The same from Hugging Face: rows that lie side by side come from two halves, so each is an extent. */
+/* The same from Hugging Face: adjacent rows come from two halves, so each row is an extent. */
 static int add_pairs(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t base = head * 2 * m->half;
@@ -152,7 +152,7 @@ static int turn(struct view_builder *m, size_t inner, enum fsdpck_llama_role rol
     return rc ? rc : copy ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-/* ---- the source that shows it ---- */
+/* ---- the source that presents the view ---- */
 
 static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
                    fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
@@ -164,7 +164,7 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
     if (!s->turned)
         return v->inner.ops->extents(&v->inner, s->inner, offset, size, visit, ctx, err);
     size_t low = 0, high = s->turned->count;
-    while (low < high) { /* the first that may reach the box */
+    while (low < high) { /* the first extent that may reach the box */
         size_t middle = low + (high - low) / 2;
         if (s->turned->extents[middle].offset[0] + s->turned->longest <= offset[0])
             low = middle + 1;
@@ -210,7 +210,7 @@ static struct view *make_view(struct fsdpck_source *src)
 
 /* ---- names ---- */
 
-/* The weight's name; a tree "model" around all of them is none of it. */
+/* Returns the weight's name, without a tree "model" around all of them. */
 static const char *weight_name(const struct fsdpck_tensor *t)
 {
     bool nested = t->npath > 1 && t->path[0].str && !strcmp(t->path[0].str, "model") && !strncmp(t->name, "model.", 6);
@@ -301,7 +301,7 @@ static int show_all(struct view_builder *m)
 
 /* ---- config.json ---- */
 
-/* Path of the config that says how many heads there are; malloc'ed, NULL where there is none. */
+/* Returns the path of the config with the number of heads; malloc'ed, NULL if there is none. */
 static char *find_config(const struct fsdpck_source *src, const char *folder)
 {
     if (folder)
@@ -330,9 +330,9 @@ static int read_heads(struct view_builder *m, const char *folder)
     return rc;
 }
 
-/* ---- */
+/* ---- the view ---- */
 
-/* How many of the source's tensors have names of one side. */
+/* Counts the source's tensors with names of one convention. */
 static size_t count_names(const struct fsdpck_source *src, bool to_hf, bool turned)
 {
     char name[512];

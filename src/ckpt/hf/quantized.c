@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names under which quantizers keep codes and scales: fp8 and compressed-tensors, modelopt, GPTQ and AWQ,
- * bitsandbytes, MXFP4 of gpt-oss, quanto, and others that put a scale beside 8-bit codes. It knows names and dtypes, no
- * formula. */
+/* The names that quantizers use for codes and scales: fp8 and compressed-tensors, modelopt, GPTQ and AWQ, bitsandbytes,
+ * MXFP4 of gpt-oss, quanto, and others that put a scale beside 8-bit codes. Knows names and dtypes, no formulas. */
 #include "hf/quantized.h"
 
 #include <stdio.h>
@@ -22,7 +21,7 @@ static bool starts_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Codes: one value or more a byte. Masks are bool. */
+/* Codes: one or more values per byte. Masks are bool. */
 static bool is_narrow(const struct fsdpck_tensor *t)
 {
     return t && t->dtype != FSDPCK_BOOL && fsdpck_dtype_info(t->dtype)->nbytes == 1;
@@ -34,8 +33,8 @@ static bool is_integer(const struct fsdpck_tensor *t)
     return kind == FSDPCK_KIND_INT || kind == FSDPCK_KIND_UINT;
 }
 
-/* Names that nothing but a quantizer gives. leaf: after the last dot. Words packed into integers; tables of
- * bitsandbytes, of its optimizers too. */
+/* Names that only quantizers use. leaf: after the last dot. Words packed into integers; tables of bitsandbytes,
+ * including those of its optimizers. */
 static bool is_quantized_name(const struct fsdpck_tensor *t, const char *leaf)
 {
     static const char *const tables[] = { "absmax",         "quant_map", "nested_absmax", "nested_quant_map", "qmap",
@@ -63,7 +62,7 @@ static bool is_codes(const struct fsdpck_tensor *t)
     return t && (is_narrow(t) || is_quantized_name(t, leaf_of(t->name)));
 }
 
-/* The tensor called PREFIX (nprefix bytes) MIDDLE (nmiddle bytes) SUFFIX; NULL: there is none. */
+/* Returns the tensor named PREFIX (nprefix bytes) MIDDLE (nmiddle bytes) SUFFIX, or NULL. */
 static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const char *prefix, size_t nprefix,
                                         const char *middle, size_t nmiddle, const char *suffix)
 {
@@ -72,7 +71,7 @@ static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const c
     return n > 0 && (size_t)n < sizeof name ? fsdpck_source_find(src, name) : NULL;
 }
 
-/* Most quantizers' names for a weight's codes. */
+/* The names that most quantizers use for a weight's codes. */
 static const char *const usual[] = { "weight", "qweight", "_data", "W_q", NULL };
 
 static bool is_usual(const char *leaf)
@@ -83,8 +82,8 @@ static bool is_usual(const char *leaf)
     return false;
 }
 
-/* The codes that a tensor called like a scale ("weight_scale_inv", "gate_up_proj_scales", "scales", "scale_weight",
- * "_scale") belongs to; NULL: none. */
+/* Returns the codes for a tensor named like a scale ("weight_scale_inv", "gate_up_proj_scales", "scales",
+ * "scale_weight", "_scale"), or NULL. */
 static const struct fsdpck_tensor *codes_of(const struct fsdpck_source *src, const char *name, const char *leaf)
 {
     static const char *const suffixes[] = { "", "_blocks", "_packed" };
@@ -107,7 +106,7 @@ static const struct fsdpck_tensor *codes_of(const struct fsdpck_source *src, con
     return is_narrow(t) ? t : NULL;
 }
 
-/* The scale beside a tensor of codes; NULL: there is none under a name that is known. */
+/* Returns the scale beside a tensor of codes, or NULL if there is none with a known name. */
 static const struct fsdpck_tensor *scale_of(const struct fsdpck_source *src, const char *name, const char *leaf)
 {
     static const char *const endings[] = { "_scale_inv",    "_scale", "_scales", "_scale_2",
@@ -135,7 +134,7 @@ const char *fsdpck_quantized_beside(const struct fsdpck_source *src, const struc
     if (!other && is_narrow(t))
         other = scale_of(src, t->name, leaf);
     for (size_t i = 0; i < sizeof tables / sizeof *tables && !other;
-         i++) /* bitsandbytes keeps codes in tensors of any dtype */
+         i++) /* bitsandbytes stores codes in tensors of any dtype */
         other = find(src, t->name, strlen(t->name), "", 0, tables[i]);
     return other ? other->name : NULL;
 }
@@ -167,7 +166,7 @@ static int check_tensor(const struct fsdpck_source *src, const struct fsdpck_ten
     return refuse(err, fsdpck_source_path(src), t->name, what, why);
 }
 
-/* A file that is no JSON says nothing of quantization. */
+/* A file that is not JSON says nothing about quantization. */
 static int check_config(const struct fsdpck_io *io, const struct fsdpck_asset_out *a, const char *why,
                         struct fsdpck_error *err)
 {

@@ -12,7 +12,7 @@
 #include "base/ioutil.h"
 #include "base/json_read.h"
 
-#define MAX_HEADER_NBYTES 100000000u /* the reference implementation's cap */
+#define MAX_HEADER_NBYTES 100000000u /* the reference implementation's limit */
 
 struct range {
     uint64_t begin, end; /* in the data */
@@ -28,13 +28,13 @@ struct header {
     struct fsdpck_vec ranges;
     safetensors_fn visit;
     void *ctx;
-    char **slices; /* gets DCP_SHARDING_INFO; NULL: a file that has it is refused */
+    char **slices; /* gets DCP_SHARDING_INFO; NULL: refuse a file that has it */
     struct fsdpck_error *err;
 };
 
-/* ---- the file's frame ---- */
+/* ---- the frame of the file ---- */
 
-/* Files that people take for safetensors files. True where it is one, err filled. */
+/* Recognises files that are often mistaken for safetensors files. True if it is one; err is then filled. */
 static bool is_other_format(const char *path, const char *head, size_t nbytes, struct fsdpck_error *err)
 {
     static const char lfs[] = "version https://git-lfs";
@@ -195,7 +195,7 @@ static void parse_fields(struct fsdpck_json *j, struct fields *f)
                                          : "data_offsets");
 }
 
-/* F4 counts values, torch counts bytes of two values. */
+/* F4 counts values; torch counts bytes of two values each. */
 static void halve_float4(struct fsdpck_json *j, struct fields *f)
 {
     if (f->ndim == 0 || f->shape[f->ndim - 1] % 2 != 0)
@@ -234,7 +234,7 @@ static int parse_tensor(struct header *h, const char *name)
         check_range(h, &f);
     if (h->json.failed) {
         fsdpck_error_tensor(h->err, name);
-        return 0; /* the caller looks at json.failed */
+        return 0; /* the caller checks json.failed */
     }
     struct range *r = fsdpck_vec_push(&h->ranges, h->err);
     if (!r)
@@ -246,7 +246,7 @@ static int parse_tensor(struct header *h, const char *name)
 
 /* ---- the whole header ---- */
 
-/* PyTorch's DCP can write ranks' slices as shard-RANK-model-….safetensors: each looks like a whole tensor. */
+/* PyTorch's DCP can write ranks' slices as shard-RANK-model-….safetensors: each slice looks like a whole tensor. */
 static bool holds_slices(const char *path, const char *key)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -299,7 +299,7 @@ static int parse_entries(struct header *h)
             parse_metadata(h);
             continue;
         }
-        char *name = strdup(key); /* the key dies with the next string */
+        char *name = strdup(key); /* the next string overwrites the key */
         rc = name ? parse_tensor(h, name) : fsdpck_error_nomem(h->err, strlen(key));
         free(name);
     }
@@ -316,7 +316,7 @@ static int by_begin(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Names the n-th tensor in err: parses once more, since names were not kept. */
+/* Names the n-th tensor in err: parses again, since names were not kept. */
 static void name_entry(struct header *h, size_t n)
 {
     struct fsdpck_json j;

@@ -5,7 +5,7 @@
 
 #include "engine/source_impl.h"
 
-/* A tensor as its header places it; pointers live only during the callback. Shape in torch's terms (F4: last dimension
+/* A tensor as its header describes it; pointers live only during the callback. Shape as in torch (F4: last dimension
  * halved). */
 struct safetensors_entry {
     const char *name;
@@ -14,20 +14,21 @@ struct safetensors_entry {
     const uint64_t *shape;
     uint64_t payload; /* offset in the file */
 };
-/* Called once a tensor, in the header's order. A nonzero return (err filled) ends the reading and is returned. */
+/* Called once per tensor, in the header's order. A nonzero return (err filled) stops the reading and is returned. */
 typedef int (*safetensors_fn)(void *ctx, const struct safetensors_entry *e, struct fsdpck_error *err);
 
-/* Reads and checks the header: JSON, dtypes, shapes, offsets, that the data is covered without hole or overlap. A name
- * twice is for the callback to find. Memory: the header, freed before the return, and 24 bytes a tensor. */
+/* Reads and checks the header: JSON, dtypes, shapes, offsets, and that tensors cover the data without holes or
+ * overlaps. The callback must detect duplicate names. Memory: the header, freed before the return, and 24 bytes per
+ * tensor. */
 int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
                               struct fsdpck_error *err);
 
-/* The same for a rank's file of a PyTorch DCP save in safetensors form, whose tensors are slices: *slices (NULL before)
- * gets the text of its DCP_SHARDING_INFO, malloc'ed, for the caller to free in any case. */
+/* The same for a rank's file of a PyTorch DCP save in safetensors form, whose tensors are slices. *slices (initially
+ * NULL) gets the text of its DCP_SHARDING_INFO, malloc'ed; the caller frees it even after failure. */
 int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
                               char **slices, struct fsdpck_error *err);
 
-/* Where the tensor of the same ordinal lies, in sources of this format. */
+/* The location of the tensor with the same ordinal, in sources of this format. */
 struct safetensors_location {
     uint64_t payload;
     uint32_t file;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face folder as a source: one or several safetensors files, the index that says which tensor lies in which,
- * and the files around them. The files' headers decide, not the index: a folder whose index contradicts them is
- * refused. */
+/* A Hugging Face folder as a source: one or several safetensors files, the index that maps tensors to files, and the
+ * other files. The files' headers decide, not the index: a folder whose index contradicts them is refused. */
 #include "hf/safetensors_header.h"
 
 #include <stdio.h>
@@ -25,7 +24,7 @@ static const struct fsdpck_source_ops ops = {
 
 struct weight_file {
     const char *name;
-    uint32_t id; /* what struct weight.file refers to */
+    uint32_t id; /* the value of struct weight.file */
 };
 
 /* A tensor, as the index lists it. */
@@ -37,15 +36,15 @@ struct weight {
 
 struct folder {
     struct fsdpck_source *src;
-    char **names; /* (nnames) what is in the folder, sorted */
+    char **names; /* (nnames) entries of the folder, sorted */
     size_t nnames;
     struct fsdpck_arena arena;
-    char *index;               /* path of the index, or NULL: there is none */
+    char *index;               /* path of the index, or NULL */
     struct fsdpck_vec files;   /* struct weight_file */
-    struct fsdpck_vec weights; /* struct weight: of the index */
+    struct fsdpck_vec weights; /* struct weight: from the index */
     struct fsdpck_names file_names, weight_names;
     const struct weight_file *reading;
-    uint32_t ordinal; /* in src->files, of the file being read */
+    uint32_t ordinal; /* ordinal in src->files of the current file */
     bool conflict;
 };
 
@@ -58,9 +57,9 @@ static void note_weights(const struct folder *f, const char *before, const char 
     f->src->opt.note(f->src->opt.ctx, line);
 }
 
-/* ---- which files are the model's ---- */
+/* ---- choosing the model's files ---- */
 
-/* Hidden files are none of the model's: macOS leaves ._model.safetensors behind. */
+/* Hidden files do not belong to the model: macOS leaves ._model.safetensors behind. */
 static size_t count_suffix(const struct folder *f, const char *suffix, const char **first)
 {
     size_t n = 0;
@@ -78,7 +77,7 @@ static bool has_name(const struct folder *f, const char *name)
     return false;
 }
 
-/* The ordinal of the name among the files; adds it where new. */
+/* Returns the ordinal of the name among the files; adds it if new. */
 static int add_file(struct folder *f, const char *name, uint32_t *id, struct fsdpck_error *err)
 {
     size_t old = fsdpck_names_find(&f->file_names, name);
@@ -104,7 +103,7 @@ static int add_all_files(struct folder *f, struct fsdpck_error *err)
     return rc;
 }
 
-/* Sets *index to the name of the index, or adds the files where there is none. */
+/* Sets *index to the name of the index, or adds the files if there is none. */
 static int choose(struct folder *f, const char **index, struct fsdpck_error *err)
 {
     const char *first_index = NULL, *first = NULL;
@@ -195,7 +194,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct weight_file *)a)->name, ((const struct weight_file *)b)->name);
 }
 
-/* Before any header is read: an incomplete download is said to be that, whatever else is wrong. */
+/* Runs before any header is read, so that an incomplete download is reported as such, whatever else is wrong. */
 static int check_files(const struct folder *f, struct fsdpck_error *err)
 {
     const struct weight_file *files = f->files.data;
@@ -258,7 +257,7 @@ static int check_extra(void *ctx, const struct safetensors_entry *e, struct fsdp
     return FSDPCK_ERR_FORMAT;
 }
 
-/* Hugging Face ignores them; so do we, unless it is open which file is meant. */
+/* Hugging Face ignores these files. So do we, unless they conflict with a file of the index. */
 static int check_extras(struct folder *f, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < f->nnames; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A single safetensors file as a source, and what the folder source shares with it: the catalogue entry and the place
- * of each tensor. It must not parse: safetensors_header.c does. */
+/* A single safetensors file as a source, and the code it shares with the folder source: the catalogue entry and the
+ * location of each tensor. It must not parse: safetensors_header.c does. */
 #include "hf/safetensors_header.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const 
     const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
     const struct safetensors_location *location =
         (const struct safetensors_location *)((struct fsdpck_vec *)src->impl)->data + ordinal;
-    (void)offset; /* one chunk holds every box */
+    (void)offset; /* one chunk contains every box */
     (void)size;
     struct fsdpck_extent e = { .file = location->file,
                                .offset = origin,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tied embeddings: the two names that a model has for one tensor, where its files list only one. */
+/* Tied embeddings: a model's two names for one tensor, if its files list only one. */
 #include "hf/ties.h"
 
 #include <stdio.h>

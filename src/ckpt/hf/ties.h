@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Embeddings that config.json ties to a head which the files do not list. */
+/* Embeddings that config.json ties to a head that the files do not list. */
 #ifndef CKPT_TIES_H
 #define CKPT_TIES_H
 
 #include "engine/source_impl.h"
 
-/* Lists the missing heads as aliases, where `folder` has a config.json that says so. One that cannot be read is noted,
- * no error. */
+/* Adds the missing heads as aliases, if the config.json in `folder` ties them. An unreadable config.json is noted, not
+ * an error. */
 int fsdpck_ties_add(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err);
 
 #endif

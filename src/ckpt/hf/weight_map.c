@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the weight_map of a Hugging Face index. Believes nothing of it: whoever asks compares it with the files. */
+/* Reads the weight_map of a Hugging Face index. Trusts nothing in it: the caller compares it with the files. */
 #include "hf/weight_map.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct reading {
 
 static int parse_entry(struct reading *r, const char *key)
 {
-    char *name = strdup(key); /* the reader's next string takes its place */
+    char *name = strdup(key); /* the reader's next string overwrites it */
     if (!name)
         return fsdpck_error_nomem(r->err, strlen(key) + 1);
     const char *file = fsdpck_json_string(&r->j);

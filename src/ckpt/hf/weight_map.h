@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index of a Hugging Face folder with several files of weights (*.index.json): which tensor lies in which. */
+/* The index of a Hugging Face folder with several files of weights (*.index.json): the file of each tensor. */
 #ifndef CKPT_WEIGHT_MAP_H
 #define CKPT_WEIGHT_MAP_H
 
@@ -7,8 +7,8 @@
 
 #include "base/json_read.h"
 
-/* One entry; the strings live until it returns. `file` is a plain path. A refusal is fsdpck_json_fail(j) and 0, or a
- * code with err filled. */
+/* Called for one entry; the strings live until it returns. `file` is a plain path. To refuse, call fsdpck_json_fail(j)
+ * and return 0, or return a code with err filled. */
 typedef int (*fsdpck_weight_fn)(void *ctx, struct fsdpck_json *j, const char *name, const char *file,
                                 struct fsdpck_error *err);
 /* Reads the index at path. err is not NULL. */
