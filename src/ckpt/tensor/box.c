@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes, runs and strided copies: the arithmetic under every plan. It knows shapes and strides, and nothing of files.
- */
+/* Boxes, runs and strided copies: the arithmetic of every plan. It knows shapes and strides, no files. */
 #include "tensor/box.h"
 
 #include <string.h>
@@ -72,7 +71,8 @@ void fsdpck_box_span(uint32_t ndim, const uint64_t *shape, const uint64_t *offse
     *end = last + 1;
 }
 
-/* The outermost dimension whose whole slices fit between `at` and end; sets *inner to the elements of such a slice. */
+/* Returns the outermost dimension whose whole slices fit between `at` and end; sets *inner to the elements of such a
+ * slice. */
 static uint32_t widest_slice(uint32_t ndim, const uint64_t *shape, uint64_t at, uint64_t end, uint64_t *inner)
 {
     uint32_t d = ndim - 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying a box of elements between two strided places, as few and as long moves as the strides allow. It knows bytes
- * only. */
+/* Copies a box of elements between two strided buffers, with as few and as long moves as the strides allow. It knows
+ * only bytes. */
 #include "tensor/box.h"
 
 #include <string.h>
@@ -8,13 +8,13 @@
 /* A loop nest, innermost dimension first. */
 struct nest {
     uint32_t ndim;
-    uint64_t run; /* bytes that lie together on both sides */
+    uint64_t run; /* bytes that are contiguous on both sides */
     uint64_t size[FSDPCK_MAX_DIMS];
     int64_t dst[FSDPCK_MAX_DIMS], src[FSDPCK_MAX_DIMS];
 };
 
-/* Drops dimensions of 1, and joins each one with the one inside it where both sides just go on. False: nothing to copy.
- */
+/* Drops dimensions of 1, and joins each dimension with its inner one if both sides are contiguous. False: nothing to
+ * copy. */
 static bool nest_make(struct nest *n, uint32_t ndim, const uint64_t *size, uint64_t element_nbytes, const int64_t *dst,
                       const int64_t *src)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding overlaps and holes in a set of boxes. Boxes are split, dimension by dimension, into clusters whose intervals
- * touch each other; boxes of different clusters cannot overlap. Grids fall apart into single boxes this way; what does
- * not is compared pair by pair. Then the volumes tell whether there is a hole. */
+/* Finds overlaps and holes in a set of boxes. Boxes are split, dimension by dimension, into clusters whose intervals
+ * intersect; boxes of different clusters cannot overlap. This splits a grid into single boxes; larger clusters are
+ * compared pair by pair. Then the volumes tell whether there is a hole. */
 #include "tensor/cover.h"
 
 #include <inttypes.h>
@@ -65,7 +65,7 @@ static bool any_pair(struct fsdpck_cover *c, const struct cover_box *list, uint6
     return false;
 }
 
-/* Whether two of the n boxes overlap, given that all of them touch in the dimensions before d. */
+/* Returns whether two of the n boxes overlap, if all of them intersect in the dimensions before d. */
 static bool any_overlap(struct fsdpck_cover *c, struct cover_box *list, uint64_t n, uint32_t d)
 {
     if (n < 2)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The element types as one table, and the numeric value of a single element. Knows no files or formats: those look
- * their names up here. dtype_cast.c converts in bulk. */
+/* The element types as one table, and the numeric value of a single element. It knows no files or formats: those look
+ * up their names here. dtype_cast.c converts in bulk. */
 #include <fsdpck/dtype.h>
 
 #include <assert.h>
@@ -62,13 +62,13 @@ bool fsdpck_dtype_from_safetensors(const char *code, enum fsdpck_dtype *out)
     return false;
 }
 
-/* Sign, exponent, mantissa; the codes for NaN and infinity are taken care of by the caller. */
+/* Decodes sign, exponent, mantissa; the caller handles the codes for NaN and infinity. */
 static double decode_small(unsigned code, int exponent_bits, int mantissa_bits, int bias)
 {
     int exponent = (int)(code >> mantissa_bits) & ((1 << exponent_bits) - 1);
     int mantissa = (int)code & ((1 << mantissa_bits) - 1);
     if (exponent == 0)
-        exponent = 1; /* subnormal: no hidden one */
+        exponent = 1; /* subnormal: no hidden bit */
     else
         mantissa |= 1 << mantissa_bits;
     double magnitude = ldexp(mantissa, exponent - bias - mantissa_bits);
@@ -89,7 +89,7 @@ static double decode_e5m2(unsigned code)
     return decode_small(code, 5, 2, 15);
 }
 
-/* fnuz: no infinity, no negative zero; its code is the only NaN. */
+/* fnuz: no infinity, no negative zero; the code of negative zero is the only NaN. */
 static double decode_fnuz(unsigned code, int exponent_bits, int mantissa_bits, int bias)
 {
     return code == 0x80 ? (double)NAN : decode_small(code, exponent_bits, mantissa_bits, bias);
@@ -119,7 +119,7 @@ static void decode_byte(enum fsdpck_dtype dtype, uint8_t code, double v[2])
     }
 }
 
-/* Loads through memcpy: elements in a file buffer have any alignment. */
+/* Loads through memcpy, because elements in a file buffer have any alignment. */
 #define LOAD(type, from, to) \
     do { \
         type loaded; \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts between the four wide floating-point types, in bulk. Every cast goes through float32, a block at a time:
- * widening is exact, and float64 is first rounded, still as float64, to what the target can hold, so that nothing is
+/* Casts between the four wide floating-point types, in bulk. Every cast goes through float32, one block at a time:
+ * widening is exact, and float64 is first rounded, still as float64, to the precision of the target, so that nothing is
  * rounded twice. The loops run over whole blocks of constant length without branches, so that compilers vectorise them
  * at -O2. */
 #include <fsdpck/dtype.h>
@@ -8,11 +8,11 @@
 #include <string.h>
 
 enum { BLOCK = 256 };
-#define INLINE inline __attribute__((always_inline)) /* into functions built for several processors */
+#define INLINE inline __attribute__((always_inline)) /* inlined into functions built for several processors */
 
 static const uint32_t inf32 = 0x7f800000u;
 
-/* yes or no, by mask: what compilers make of ?: keeps some of them from vectorising. */
+/* Selects by mask: the code that compilers generate for ?: prevents vectorisation with some of them. */
 static inline int32_t pick(bool c, int32_t yes, int32_t no)
 {
     return no ^ ((yes ^ no) & -(int32_t)c);
@@ -38,13 +38,14 @@ static INLINE void narrow_bf16(const uint32_t *restrict in, uint16_t *restrict o
     }
 }
 
-/* Signed below: without its sign bit a float's bits compare as an int32_t does, and SSE2 has no other comparison. */
+/* Compares as signed integers: without its sign bit a float's bits order like an int32_t, and SSE2 has no unsigned
+ * comparison. */
 static INLINE void widen_f16(const uint16_t *restrict in, uint32_t *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16;
         int32_t v = in[i] & 0x7fff;
-        float small = (float)v * 0x1p-24f; /* what a subnormal (v < 0x400) is worth */
+        float small = (float)v * 0x1p-24f; /* value of a subnormal (v < 0x400) */
         int32_t bits;
         memcpy(&bits, &small, 4);
         int32_t normal = (v << 13) + (112 << 23);
@@ -54,11 +55,11 @@ static INLINE void widen_f16(const uint16_t *restrict in, uint32_t *restrict out
     }
 }
 
-/* Adding and taking off 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties
+/* Adding and subtracting 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties
  * to even. */
 static INLINE void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
 {
-    const int32_t low = 113 << 23, high = 143 << 23; /* 2^-14, smallest normal; 2^16, beyond the largest */
+    const int32_t low = 113 << 23, high = 143 << 23; /* 2^-14, the smallest normal; 2^16, above the largest */
     for (int i = 0; i < BLOCK; i++) {
         int32_t u = (int32_t)(in[i] & 0x7fffffffu), exponent = u & (int32_t)inf32;
         exponent = pick(exponent < low, low, exponent);
@@ -70,7 +71,7 @@ static INLINE void narrow_f16(const uint32_t *restrict in, uint16_t *restrict ou
         float q = (x + c) - c;
         int32_t bits;
         memcpy(&bits, &q, 4);
-        int32_t tiny = pick(bits < low, bits, 0); /* 0 where q is no subnormal: the conversion below stays in range */
+        int32_t tiny = pick(bits < low, bits, 0); /* 0 if q is not a subnormal: the conversion below stays in range */
         memcpy(&x, &tiny, 4);
         int32_t small = (int32_t)(x * 0x1p24f);
         int32_t normal = pick(bits >= high, 0x7c00, (bits >> 13) - (112 << 10));
@@ -97,8 +98,8 @@ static INLINE void narrow_f64(const double *restrict in, uint32_t *restrict out)
     }
 }
 
-/* Rounds in place to `precision` bits of significand, or to the place of the last subnormal bit below 2^min_exponent.
- * Same trick as narrow_f16's. Values beyond the range stay beyond it. */
+/* Rounds in place to `precision` bits of significand, or to the place of the last subnormal bit below 2^min_exponent,
+ * with the method of narrow_f16. Values beyond the range remain beyond it. */
 static INLINE void preround_f64(double *x, int precision, int min_exponent)
 {
     const uint64_t low = (uint64_t)(1023 + min_exponent) << 52, high = (uint64_t)(1023 + 128) << 52;
@@ -115,7 +116,7 @@ static INLINE void preround_f64(double *x, int precision, int min_exponent)
         q = (x[i] + c) - c;
         uint64_t bits;
         memcpy(&bits, &q, 8);
-        bits |= u & 0x8000000000000000u; /* what rounds to zero keeps its sign */
+        bits |= u & 0x8000000000000000u; /* a value that rounds to zero keeps its sign */
         memcpy(&x[i], &bits, 8);
     }
 }
@@ -183,7 +184,7 @@ static void cast_plain(enum fsdpck_dtype from, const char *src, enum fsdpck_dtyp
 }
 
 #if defined(__x86_64__)
-/* Without FMA: what is rounded twice here is meant to be. */
+/* No FMA: the double rounding here is intended. */
 __attribute__((target("avx2"))) static void cast_avx2(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to,
                                                       char *dst, uint64_t nelem)
 {

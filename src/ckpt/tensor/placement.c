@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which part of a tensor a rank holds, and which of several equal holders writes it: the rules of FSDP2 and DTensor as
- * arithmetic on intervals. It must not know files, nor who runs the ranks. */
+/* Computes which part of a tensor a rank holds, and which of several equal holders writes it: the rules of FSDP2 and
+ * DTensor as arithmetic on intervals. It must not know files, nor how the ranks run. */
 #include <fsdpck/tensor.h>
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 
 #include "base/vec.h"
 
-/* A placement from a file may ask for billions of stripes; no real mesh comes near this. */
+/* A placement from a file may specify billions of stripes; real meshes need far fewer. */
 #define MAX_INTERVALS ((size_t)1 << 20)
 
 struct interval {
@@ -47,7 +47,7 @@ static struct interval chunk(uint64_t nelem, uint32_t n, uint64_t i)
     return (struct interval){ begin, nelem - begin < each ? nelem - begin : each };
 }
 
-/* ---- one interval a dimension: all that FSDP, HSDP and plain tensor parallelism need ---- */
+/* ---- one interval per dimension: sufficient for FSDP, HSDP and plain tensor parallelism ---- */
 
 static void shard_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements,
                         const uint32_t *coord, uint64_t *offset, uint64_t *size)
@@ -63,8 +63,7 @@ static void shard_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_plac
 
 /* ---- lists of intervals: strided shards ---- */
 
-/* Where a walk along the concatenated intervals stands: element 0 of interval `next` is element `passed` of the walk.
- */
+/* Position of a walk along the concatenated intervals: element 0 of interval `next` is element `passed` of the walk. */
 struct walk {
     const struct interval *list;
     size_t count, next;
@@ -87,7 +86,7 @@ static int append(struct fsdpck_vec *out, uint64_t begin, uint64_t nelem)
     return 0;
 }
 
-/* Appends what lies at [part.begin, part.begin + part.nelem) of the walk. Parts come in ascending order. */
+/* Appends the intervals at [part.begin, part.begin + part.nelem) of the walk. Parts arrive in ascending order. */
 static int append_part(struct walk *w, struct interval part, struct fsdpck_vec *out)
 {
     uint64_t end = part.begin + part.nelem;
@@ -113,7 +112,7 @@ static uint64_t list_nelem(const struct fsdpck_vec *list)
     return nelem;
 }
 
-/* Replaces the list by what one coordinate of n keeps of it. */
+/* Replaces the list by the part that one coordinate of n keeps. */
 static int shard_list(struct fsdpck_vec *list, uint32_t split, uint32_t n, uint32_t coord)
 {
     struct fsdpck_vec out = FSDPCK_VEC(struct interval);
@@ -134,7 +133,7 @@ static int shard_list(struct fsdpck_vec *list, uint32_t split, uint32_t n, uint3
     return rc;
 }
 
-/* Counts on, last dimension fastest; false after the last combination. */
+/* Advances to the next combination, last dimension fastest; false after the last. */
 static bool next_combination(const struct fsdpck_vec *lists, uint32_t ndim, size_t *at)
 {
     for (uint32_t d = ndim; d-- > 0;) {
@@ -145,7 +144,7 @@ static bool next_combination(const struct fsdpck_vec *lists, uint32_t ndim, size
     return false;
 }
 
-/* The cartesian product of the lists. Dimensions without a list are whole. */
+/* Visits the cartesian product of the lists. Dimensions without a list are whole. */
 static int visit_product(const struct fsdpck_vec *lists, uint32_t ndim, uint64_t *offset, uint64_t *size,
                          fsdpck_box_fn visit, void *ctx)
 {
@@ -241,7 +240,7 @@ char *fsdpck_placement_format(const struct fsdpck_placement *p, char *buf, size_
     return buf;
 }
 
-/* Plain decimal without sign, spaces or leading zeros, up to max; moves *text past it. */
+/* Parses a plain decimal number without sign, spaces or leading zeros, up to max; advances *text. */
 static bool parse_number(const char **text, uint32_t max, uint32_t *out)
 {
     uint64_t v = 0;

@@ -19,7 +19,7 @@ void fsdpck_rows_begin(struct fsdpck_rows *r, uint64_t row_nbytes, uint64_t firs
     r->sum = (struct fsdpck_content){ 0 };
 }
 
-/* Part of the row that has begun, or begins with this piece but does not end in it. */
+/* Adds part of a row: the rest of the row that has begun, or the start of a row that does not end in this piece. */
 static uint64_t add_part(struct fsdpck_rows *r, const uint8_t *data, uint64_t nbytes)
 {
     uint64_t left = r->row_nbytes - r->within, n = nbytes < left ? nbytes : left;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained
- * on. Knows no format. */
+/* Finds the frozen base that a checkpoint of adapters names, and compares it with the base of the training. Knows no
+ * format. */
 #include "verbs/base_check.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src)
     return src->base;
 }
 
-/* The base of a checkpoint that was opened without checks is opened without them too. */
+/* If the checkpoint was opened without checks, so is its base. */
 static int open_base(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base,
                      struct fsdpck_error *err)
 {
@@ -57,7 +57,7 @@ struct comparison {
     uint64_t *read_nbytes;
     uint8_t *piece;
     struct fsdpck_rows rows;
-    const struct fsdpck_tensor *tensor; /* being read */
+    const struct fsdpck_tensor *tensor; /* the tensor being read */
     uint8_t *dst;
     struct fsdpck_error *err;
 };
@@ -123,7 +123,7 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
     return 0;
 }
 
-/* ---- all ---- */
+/* ---- all tensors ---- */
 
 int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick,
                         fsdpck_problem_fn report, void *report_ctx, uint64_t *read_nbytes, struct fsdpck_error *err)

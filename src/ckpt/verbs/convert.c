@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `convert` and `reshard`: any source into a sharded checkpoint directory. Lays the shard files out, lets the transfer
- * move the payloads, then writes what stands around them and commits. */
+/* `convert` and `reshard`: turn any source into a sharded checkpoint directory. Lays out the shard files, lets the
+ * transfer move the payloads, then writes the bytes around them and commits. */
 #include <fsdpck/convert.h>
 
 #include <stdlib.h>
@@ -139,7 +139,7 @@ static int list_chunks(struct conversion *c)
                                                 .item = l->begin,
                                                 .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes };
     }
-    for (size_t i = 0; i < c->selection.nitems; i++) /* they moved with the rest of a compressed shard */
+    for (size_t i = 0; i < c->selection.nitems; i++) /* they were moved with the rest of a compressed shard */
         c->items[i].offset =
             shard_entries(&c->shards[0])[c->shards[0].entries.count - c->selection.nitems + i].layout.begin;
     for (size_t i = 0; i < c->selection.ntensors; i++) {
@@ -173,7 +173,7 @@ static int write_directory(struct conversion *c)
     return fsdpck_manifest_write(m, c->src->io, c->commit, c->req->dcp, &c->opt, c->err);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole conversion ---- */
 
 static int write_all(struct conversion *c, struct fsdpck_transfer_result *result)
 {
@@ -187,7 +187,7 @@ static int write_all(struct conversion *c, struct fsdpck_transfer_result *result
     return rc;
 }
 
-/* A cast of scales, or a sum of codes and an adapter, gives garbage. */
+/* Casting scales, or adding an adapter to codes, gives wrong weights. */
 static int check_quantized(const struct conversion *c)
 {
     const bool cast = c->req->select.cast;

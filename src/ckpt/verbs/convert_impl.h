@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the parts of a conversion: what it knows by the time it has laid out its files. */
+/* Shared by the parts of a conversion: its state after it has laid out its files. */
 #ifndef CKPT_CONVERT_IMPL_H
 #define CKPT_CONVERT_IMPL_H
 
@@ -34,7 +34,7 @@ struct conversion {
     struct fsdpck_error *err;
 };
 
-/* Chooses tensors and items, places them on the ranks, and knows afterwards where in which file every chunk goes. Opens
+/* Chooses tensors and items, places them on the ranks, and computes the file and offset of every chunk. Opens
  * nothing. */
 int fsdpck_convert_lay_out(struct conversion *c);
 

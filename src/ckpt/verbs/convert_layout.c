@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which chunk of which tensor goes where in which shard file, before a byte is read. */
+/* Computes the shard file and offset of each chunk of each tensor, before any byte is read. */
 #include "verbs/convert_impl.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static int check_mesh(const struct fsdpck_mesh *mesh, struct fsdpck_error *err)
     return 0;
 }
 
-struct chunk_owner { /* of a tensor being laid out */
+struct chunk_owner { /* the tensor being laid out */
     struct conversion *c;
     uint32_t tensor, rank;
 };
@@ -55,7 +55,7 @@ static int add_chunk(void *ctx, const uint64_t *offset, const uint64_t *size)
     return fsdpck_shard_add_chunk(s, p->tensor, t->dtype, t->ndim, box, box + t->ndim, c->err);
 }
 
-/* Every rank's chunks of one tensor, replicas but the owner left out. */
+/* Places every rank's chunks of one tensor; replicas only at their owner. */
 static int place_tensor(struct conversion *c, uint32_t tensor)
 {
     const struct manifest_tensor *t = &c->tensors[tensor];
@@ -109,7 +109,7 @@ static int place_items(struct conversion *c)
     return 0;
 }
 
-/* Where in the files the chunks go, now that the layouts are complete. */
+/* Computes the chunks' file offsets, when the layouts are complete. */
 static void locate_chunks(struct conversion *c)
 {
     struct fsdpck_out_chunk *chunks = c->chunks.data;
@@ -146,7 +146,7 @@ static int allocate(struct conversion *c)
     return 0;
 }
 
-/* Patterns are for the names that go out. */
+/* Patterns match the output names. */
 static int check_rules(struct conversion *c)
 {
     const size_t n = c->selection.ntensors;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How `convert` places a tensor on a mesh: FSDP2's defaults, and the rules that change them. Pure. */
+/* Places a tensor on a mesh for `convert`: FSDP2's defaults, and the rules that change them. Pure. */
 #include <fsdpck/convert.h>
 
 #include <string.h>
@@ -47,8 +47,8 @@ static bool rule_says(const struct fsdpck_placement_rule *rule, const char *mesh
     return false;
 }
 
-/* Data parallelism shards what tensor parallelism left: where a later mesh dimension shards the same tensor dimension,
- * the default shard of an earlier one is the strided kind, as FSDP2 over TP makes it. */
+/* Data parallelism shards the parts that tensor parallelism left: if a later mesh dimension shards the same tensor
+ * dimension, the default shard of an earlier one is strided, as with FSDP2 over TP. */
 static void make_strided(const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rule,
                          struct fsdpck_placement *placements)
 {
@@ -90,7 +90,7 @@ static bool is_replicated(const struct fsdpck_convert_request *req, const char *
     return false;
 }
 
-/* The first rule that matches; nrules: none does. */
+/* Returns the first rule that matches; nrules: none. */
 static size_t rule_of(const struct fsdpck_convert_request *req, const char *name)
 {
     size_t i = 0;

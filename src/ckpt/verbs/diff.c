@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of boxes that fit
- * the memory budget, then compared by all threads. Knows no format. */
+/* Compares two checkpoints of any kind and sharding: pairs tensors by name, reads them in batches of boxes that fit the
+ * memory budget, and compares them in all threads. Knows no format. */
 #include <fsdpck/check.h>
 
 #include <math.h>
@@ -16,20 +16,20 @@
 #include "base/stop.h"
 
 enum { BATCH_MAX_BOXES = 1024, COMPARE_NBYTES = 1 << 20 };
-#define BATCH_MAX_NBYTES (64ull << 20) /* of one side; more is not faster */
-#define BATCH_MIN_NBYTES 4096ull       /* an element has 16 bytes at most */
+#define BATCH_MAX_NBYTES (64ull << 20) /* of one side; larger batches are not faster */
+#define BATCH_MIN_NBYTES 4096ull       /* an element has at most 16 bytes */
 
-/* A name that is on one side or both. */
+/* A name on one side or both. */
 struct pair {
     const struct fsdpck_tensor *a, *b;
     bool read;
     struct fsdpck_value_diff diff;
 };
 
-/* A box of a pair that lies dense in both buffers. */
+/* A box of a pair, dense in both buffers. */
 struct dense_box {
     size_t pair;
-    uint64_t a_at, b_at; /* bytes, in the buffers */
+    uint64_t a_at, b_at; /* byte offsets in the buffers */
     uint64_t nelem;
     uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS];
 };
@@ -55,10 +55,10 @@ struct diff {
     struct fsdpck_vec slices; /* struct slice, of the batch */
     struct fsdpck_vec reads;  /* struct fsdpck_read */
     char *a_buf, *b_buf;
-    uint64_t batch_nbytes; /* room in each buffer */
+    uint64_t batch_nbytes; /* capacity of each buffer */
     uint64_t a_used, b_used;
-    size_t filling;   /* pair whose elements are cut into boxes */
-    uint64_t element; /* the first that is not yet */
+    size_t filling;   /* pair that is being split into boxes */
+    uint64_t element; /* its first element not yet in a box */
     size_t reported;
     uint64_t done_nbytes, total_nbytes;
 };
@@ -95,7 +95,7 @@ static bool same_shape(const struct pair *p)
            (p->a->ndim == 0 || memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof *p->a->shape) == 0);
 }
 
-/* Codes and their scales are no values: a tolerance says nothing of what they stand for. */
+/* Codes without their scales are not values, so a tolerance has no meaning for them. */
 static int refuse_quantized(struct diff *d, const struct pair *p)
 {
     const char *beside_a = fsdpck_quantized_beside(d->a, p->a), *beside_b = fsdpck_quantized_beside(d->b, p->b);
@@ -176,8 +176,8 @@ static int add_piece(void *ctx, const uint64_t *offset, const uint64_t *size)
     return 0;
 }
 
-/* How many elements of the pair, from d->element on, go into this batch: whole rows where they fit, as they are cheaper
- * to read. */
+/* Returns the number of elements of the pair, from d->element on, for this batch: whole rows if they fit, because they
+ * are cheaper to read. */
 static uint64_t fitting(const struct diff *d, const struct pair *p)
 {
     uint64_t wide = element_nbytes(p->a) > element_nbytes(p->b) ? element_nbytes(p->a) : element_nbytes(p->b);
@@ -189,7 +189,7 @@ static uint64_t fitting(const struct diff *d, const struct pair *p)
     uint64_t whole = (d->element + room) / row * row;
     if (whole > d->element)
         return whole - d->element;
-    return used == 0 ? room : 0; /* a row that fits no batch is cut, one that does waits for the next */
+    return used == 0 ? room : 0; /* split a row that fits no batch; a row that fits one waits for the next batch */
 }
 
 static int fill_batch(struct diff *d)
@@ -206,14 +206,14 @@ static int fill_batch(struct diff *d)
             d->element += n;
         }
         if (p->read && d->element < p->a->nelem)
-            return 0; /* full */
+            return 0; /* batch full */
         d->filling++;
         d->element = 0;
     }
     return 0;
 }
 
-/* ---- reading and comparing it */
+/* ---- reading and comparing a batch */
 
 static int read_side(struct diff *d, bool b_side)
 {
@@ -292,7 +292,7 @@ static int run_batch(struct diff *d)
     return 0;
 }
 
-/* ---- telling */
+/* ---- reporting */
 
 static void report_pair(struct diff *d, const struct pair *p)
 {
@@ -310,11 +310,11 @@ static void report_pair(struct diff *d, const struct pair *p)
         d->report(d->report_ctx, &out);
 }
 
-/* ---- all of it */
+/* ---- the whole comparison */
 
 static uint64_t batch_size(const struct diff *d)
 {
-    uint64_t n = d->opt.memory_nbytes / 4; /* two buffers; the rest is for the sources' own */
+    uint64_t n = d->opt.memory_nbytes / 4; /* for two buffers; the rest is for the sources */
     uint64_t most = d->total_nbytes > BATCH_MIN_NBYTES ? d->total_nbytes : BATCH_MIN_NBYTES;
     n = n < BATCH_MAX_NBYTES ? n : BATCH_MAX_NBYTES;
     n = n < most ? n : most;

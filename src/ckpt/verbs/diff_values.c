@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares elements. Knows dtypes, not tensors. A block at a time: equal bytes cost one memcmp; any other block is
+/* Compares elements. Knows dtypes, not tensors. Works in blocks: equal bytes cost one memcmp; any other block is
  * widened to doubles and subtracted in loops of constant length without branches, so that compilers vectorise them. */
 #include "verbs/diff_values.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { BLOCK = 512 };                                /* elements */
-#define INLINE inline __attribute__((always_inline)) /* into functions built for several processors */
+#define INLINE inline __attribute__((always_inline)) /* inlined into functions built for several processors */
 
 bool fsdpck_dtype_comparable(enum fsdpck_dtype a, enum fsdpck_dtype b)
 {
@@ -24,7 +24,7 @@ static bool is_complex(enum fsdpck_dtype d)
     return fsdpck_dtype_info(d)->kind == FSDPCK_KIND_COMPLEX;
 }
 
-/* Values in one element: real and imaginary part, or the two of a byte of FP4. */
+/* Returns the number of values in one element: real and imaginary part, or the two of a byte of FP4. */
 static unsigned nparts(enum fsdpck_dtype d)
 {
     return is_complex(d) || d == FSDPCK_FLOAT4_E2M1FN_X2 ? 2 : 1;
@@ -32,7 +32,7 @@ static unsigned nparts(enum fsdpck_dtype d)
 
 /* ---- elements to doubles */
 
-/* The value of each code of a one-byte dtype; filled once a call. */
+/* The values of each code of a one-byte dtype; filled once per call. */
 struct codes {
     double worth[256][2];
 };
@@ -63,7 +63,7 @@ static void widen_codes(const struct codes *codes, const uint8_t *in, unsigned p
         memcpy(out + 2 * i, codes->worth[in[i]], sizeof codes->worth[0]);
 }
 
-/* n elements to n * nparts(dtype) doubles. */
+/* Converts n elements to n * nparts(dtype) doubles. */
 static void widen(enum fsdpck_dtype dtype, const struct codes *codes, const char *in, uint64_t n, double *out)
 {
     switch (dtype) {
@@ -84,7 +84,8 @@ static void widen(enum fsdpck_dtype dtype, const struct codes *codes, const char
     }
 }
 
-/* A real number beside a complex one has an imaginary part of 0. From the last to the first: in place. */
+/* A real number compared with a complex one has an imaginary part of 0. Goes from last to first, because it works in
+ * place. */
 static void add_imaginary(double *v, uint64_t n)
 {
     for (uint64_t i = n; i-- > 0;) {
@@ -93,10 +94,10 @@ static void add_imaginary(double *v, uint64_t n)
     }
 }
 
-/* ---- distances, of whole blocks: what lies beyond the last element is 0 on both sides */
+/* ---- distances, of whole blocks: both sides are 0 after the last element */
 
-/* |a - b|, in place of a. NaN equals NaN and is infinitely far from everything else; infinity equals itself, though
- * infinity - infinity is NaN. */
+/* Computes |a - b| in place of a. NaN equals NaN and is infinitely far from all other values; infinity equals itself,
+ * although infinity - infinity is NaN. */
 static INLINE void subtract(double *restrict a, const double *restrict b, unsigned nvalues)
 {
     for (unsigned i = 0; i < nvalues; i++) {
@@ -107,10 +108,10 @@ static INLINE void subtract(double *restrict a, const double *restrict b, unsign
     }
 }
 
-/* A double holds 53 bits: two large integers are subtracted as integers. */
+/* A double has 53 bits of significand, so large integers are subtracted as integers. */
 static void subtract_integers(enum fsdpck_dtype dtype, const char *a, const char *b, uint64_t n, double *out)
 {
-    /* moves signed numbers to where unsigned ones compare alike */
+    /* maps signed numbers to unsigned ones in the same order */
     const uint64_t sign = dtype == FSDPCK_INT64 ? UINT64_C(1) << 63 : 0;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t x, y;
@@ -122,8 +123,8 @@ static void subtract_integers(enum fsdpck_dtype dtype, const char *a, const char
     }
 }
 
-/* The distance of two complex numbers from those of their parts; in place. Squares of what 64 bits hold could overflow.
- */
+/* Combines the distances of the parts into the distance of two complex numbers, in place. Squares of 64-bit values
+ * could overflow. */
 static void join_complex(double *d, uint64_t n, bool wide)
 {
     for (uint64_t i = 0; wide && i < n; i++)
@@ -140,7 +141,7 @@ static void join_larger(double *d, uint64_t n)
 
 static INLINE double largest(const double *d)
 {
-    enum { LANES = 8 }; /* of one loop each: a maximum over all would be a chain of BLOCK steps */
+    enum { LANES = 8 }; /* independent maxima per loop: a single maximum would be a dependency chain of BLOCK steps */
     double most[LANES] = { 0 };
     for (int i = 0; i < BLOCK; i += LANES)
         for (int k = 0; k < LANES; k++)
@@ -167,7 +168,7 @@ static INLINE uint64_t count_beyond(const double *d, double tolerance)
     } \
     break
 
-/* Elements whose bytes differ. */
+/* Counts the elements whose bytes differ. */
 static INLINE uint64_t count_unequal(const char *a, const char *b, uint64_t n, uint64_t nbytes)
 {
     uint64_t count = 0;
@@ -189,7 +190,7 @@ static INLINE uint64_t count_unequal(const char *a, const char *b, uint64_t n, u
 struct side {
     enum fsdpck_dtype dtype;
     const char *bytes;
-    uint64_t nbytes; /* of an element */
+    uint64_t nbytes; /* of one element */
     struct codes codes;
     double values[2 * BLOCK];
 };
@@ -211,7 +212,7 @@ static void widen_side(struct side *s, uint64_t at, uint64_t n, unsigned parts)
         memset(s->values + n * parts, 0, (BLOCK - n) * parts * sizeof *s->values);
 }
 
-/* The distances of elements at .. at + n, in a->values. */
+/* Computes the distances of elements at .. at + n, in a->values. */
 static INLINE void block_distances(struct side *a, struct side *b, uint64_t at, uint64_t n)
 {
     unsigned parts = nparts(a->dtype) > nparts(b->dtype) ? nparts(a->dtype) : nparts(b->dtype);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exports to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit.
- * The transfer moves the bytes, the commit makes them the output. */
+ * The transfer moves the bytes; the commit turns them into the output. */
 #include <fsdpck/export.h>
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "base/suffix.h"
 #include "base/stop.h"
 
-/* ---- the staging place ---- */
+/* ---- staging ---- */
 
 static const char *only_file(const struct export *x)
 {
@@ -52,7 +52,7 @@ static int name_file(struct export *x, size_t i)
     x->names[i] = strdup(name);
     if (several)
         x->paths[i] = fsdpck_path_join(fsdpck_commit_dir(x->commit), name, x->err);
-    else /* the file is the record of the commit, or all there is */
+    else /* the file is the commit's record, or the whole output */
         x->paths[i] = strdup(x->one_file ? fsdpck_commit_dir(x->commit) : fsdpck_commit_record(x->commit));
     if (!x->names[i] || !x->paths[i])
         return fsdpck_error_nomem(x->err, sizeof name);
@@ -121,7 +121,7 @@ static int move_payload(struct export *x)
     size_t n = x->layout.tensors.count, ncontents = source_has_contents(x->src) ? x->selection.ntensors : 0;
     struct fsdpck_out_chunk *chunks = calloc(n ? n : 1, sizeof *chunks);
     struct fsdpck_transfer_content *contents =
-        ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: nothing to compare with */
+        ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: no contents to compare with */
     struct fsdpck_transfer t = { .src = x->src,
                                  .selection = &x->selection,
                                  .files = x->files,
@@ -167,10 +167,10 @@ static int write_headers(struct export *x)
     return rc;
 }
 
-/* ---- what stands around the weights ---- */
+/* ---- the files around the weights ---- */
 
-/* In place, names that must be what they are get there by rename: NAME.tmp-UUID for the time being, or for the folder
- * that holds it. */
+/* In place, an asset gets its fixed name by a later rename. Until then it, or the top folder in its path, is called
+ * NAME.tmp-UUID. */
 static int set_aside(struct export *x, struct fsdpck_asset_out *a)
 {
     char uuid[37];
@@ -208,7 +208,7 @@ static int write_index(struct export *x)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole export ---- */
 
 static int run(struct export *x)
 {
@@ -231,7 +231,7 @@ static int run(struct export *x)
     if (rc)
         return rc;
     struct fsdpck_commit *c = x->commit;
-    x->commit = NULL; /* finish frees it, whatever happens */
+    x->commit = NULL; /* finish frees it even after failure */
     return fsdpck_commit_finish(c, x->err);
 }
 
@@ -261,7 +261,7 @@ static void fill_options(struct export *x, const struct fsdpck_options *opt)
     x->opt.io = x->io;
 }
 
-/* Under torchtitan's names q and k have their rows in an order that no reader of safetensors expects: a Llama that is
+/* Under torchtitan's names, the rows of q and k have an order that no reader of safetensors expects; the Llama would be
  * silently wrong. */
 static int check_names(struct export *x)
 {
@@ -275,7 +275,7 @@ static int check_names(struct export *x)
     return x->err->code;
 }
 
-/* Options for folders: --max-shard-size is refused for one file, --assets is noted. */
+/* Checks options for folders: refuses --max-shard-size for one file, gives a note about --assets. */
 static int check_one_file(const struct export *x)
 {
     if (x->req->max_shard_nbytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses what an export writes: the tensors that safetensors can hold, under the names that transformers expects, with
- * tied tensors stored once; and the assets. */
+/* Chooses the contents of an export: the tensors that safetensors can store, under the names that transformers expects,
+ * with tied tensors stored once; and the assets. */
 #include "verbs/export_impl.h"
 
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "hf/config.h"
 #include "hf/quantized.h"
 
-#define DEFAULT_SHARD_NBYTES 5000000000u /* as transformers cuts: decimal */
+#define DEFAULT_SHARD_NBYTES 5000000000u /* decimal, as in transformers */
 
 static void say(const struct export *x, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 static void say(const struct export *x, const char *fmt, ...)
@@ -97,7 +97,7 @@ static void rename_added(struct export *x, const char *old, const char *name)
             e[i].name = name;
 }
 
-/* A model that config.json calls tied is written as transformers does: the embedding alone, under its own name. */
+/* If config.json calls the model tied, writes it as transformers does: only the embedding, under its own name. */
 static int add_alias(struct export *x, size_t i, bool tied)
 {
     const struct fsdpck_chosen *alias = &x->selection.tensors[i], *to = &x->selection.tensors[alias->alias_of];
@@ -132,7 +132,7 @@ static int choose_tensors(struct export *x)
     if (!x->with->selection)
         return fsdpck_selection_make(x->src, &x->req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
     x->selection = *x->with->selection;
-    x->selection.arena = (struct fsdpck_arena){ 0 }; /* stays with its owner */
+    x->selection.arena = (struct fsdpck_arena){ 0 }; /* its owner frees it */
     return 0;
 }
 
@@ -146,8 +146,8 @@ static int gather_assets(struct export *x)
     return 0;
 }
 
-/* A cast of scales, or a sum of codes and an adapter, gives garbage. export-lora brings the adapter's own assets: the
- * base's say nothing of the adapter. */
+/* Casting scales, or adding an adapter to codes, gives wrong weights. export-lora supplies the adapter's own assets:
+ * the base's assets do not describe the adapter. */
 static int check_quantized(const struct export *x)
 {
     const bool merges = x->with->edit && !x->with->selection, cast = x->cast;

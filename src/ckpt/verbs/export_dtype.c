@@ -13,15 +13,15 @@ static bool is_float(enum fsdpck_dtype d)
     return d == FSDPCK_FLOAT64 || d == FSDPCK_FLOAT32 || d == FSDPCK_FLOAT16 || d == FSDPCK_BFLOAT16;
 }
 
-/* The user, or a verb built on this one, has decided. A tree that was asked for by another name than the model's may
- * hold anything. */
+/* Returns whether the dtype is already decided, by the user or by a verb built on this one. A tree selected by another
+ * name than "model" may hold anything. */
 static bool is_decided(const struct export *x)
 {
     const struct fsdpck_select *s = &x->req->select;
     return x->cast || x->with->selection || x->src->base || (s->tree && strcmp(s->tree, "model") != 0);
 }
 
-/* Of the first tensor that changes; none does: false. */
+/* Casts the selection; *was: dtype of the first tensor that changes. False: none changes. */
 static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_dtype *was)
 {
     bool any = false;
@@ -36,7 +36,7 @@ static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_d
     return any;
 }
 
-/* Weights that are quantized stay as they are: nobody has asked for a cast. */
+/* Does not cast quantized weights, because the user did not ask for a cast. */
 static int cast_to(struct export *x, enum fsdpck_dtype to)
 {
     enum fsdpck_dtype was;
@@ -88,7 +88,7 @@ int fsdpck_export_dtype_by_config(struct export *x)
         return 0;
     int rc = fsdpck_assets_dtype(x->io, &x->assets, &found, &to, x->err);
     if (!rc && found &&
-        fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; what is wider than they was never the model's */
+        fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; a wide dtype was never the model's own */
         rc = cast_to(x, to);
     return rc;
 }

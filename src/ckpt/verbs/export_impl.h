@@ -27,17 +27,17 @@ struct export
     struct fsdpck_commit *commit;
     uint8_t uuid[16];
     char **names;                  /* (layout.nfiles) in the folder */
-    char **paths;                  /* (layout.nfiles) where they are made */
+    char **paths;                  /* (layout.nfiles) their paths during the export */
     struct fsdpck_out_file *files; /* (layout.nfiles) */
     struct fsdpck_transfer_result result;
     struct fsdpck_error *err;
 };
 
-/* Tensors, names and assets that go out, and how they are cut into files. Writes nothing. */
+/* Chooses the tensors, names and assets to write, and divides them into files. Writes nothing. */
 int fsdpck_export_choose(struct export *x);
 /* A training checkpoint holds a model in the precision that its optimizer needs. Unless the request names a dtype, the
- * tensors selected go out in the one that the model had before: what the checkpoint's state says of it, or else
- * config.json among the assets. */
+ * selected tensors are written in the model's earlier dtype: the one in the checkpoint's state, or else in config.json
+ * among the assets. */
 int fsdpck_export_dtype_by_state(struct export *x);
 int fsdpck_export_dtype_by_config(struct export *x);
 

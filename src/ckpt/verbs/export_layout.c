@@ -10,17 +10,17 @@
 #include "base/hash.h"
 
 #define PAGE_ALIGN_FROM_NBYTES (64u << 10)
-#define MAX_HEADER_NBYTES      100000000u /* more, and the reference reader refuses the file */
+#define MAX_HEADER_NBYTES      100000000u /* with a larger header, the reference reader refuses the file */
 
 static struct export_tensor *tensors_of(const struct export_layout *l)
 {
     return l->tensors.data;
 }
 
-/* ---- which file ---- */
+/* ---- choosing the file ---- */
 
-/* A file gets its number when it is closed: a tensor too large for company is numbered before the open file it came in
- * the middle of. */
+/* A file gets its number when it is closed: a tensor too large to share a file is numbered before the file that is open
+ * at that time. */
 static size_t assign_files(struct export_layout *l, uint64_t max_nbytes, size_t *number)
 {
     struct export_tensor *t = tensors_of(l);
@@ -88,7 +88,7 @@ static int split(struct export_layout *l, uint64_t max_nbytes, struct fsdpck_err
     return 0;
 }
 
-/* ---- where in the file ---- */
+/* ---- choosing the offset ---- */
 
 static bool place_in_order(struct export_tensor *t, size_t n, uint64_t *end)
 {
@@ -120,7 +120,7 @@ static void add_entry(struct fsdpck_text *h, const struct export_tensor *t)
     if (t->ndim)
         memcpy(shape, t->shape, t->ndim * sizeof *shape);
     if (t->dtype == FSDPCK_FLOAT4_E2M1FN_X2)
-        shape[t->ndim - 1] *= 2; /* safetensors counts values, torch pairs of them */
+        shape[t->ndim - 1] *= 2; /* safetensors counts values, torch counts pairs of them */
     fsdpck_text_add(h, ",", 1);
     fsdpck_text_json(h, t->name);
     fsdpck_text_printf(h, ":{\"dtype\":\"%s\",\"shape\":", fsdpck_dtype_info(t->dtype)->safetensors);

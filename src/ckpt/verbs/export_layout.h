@@ -11,38 +11,38 @@
 
 struct export_tensor {
     const char *name;
-    const void *made; /* its bytes, where no source has them */
-    uint32_t chosen;  /* position in the selection of the tensor that is stored */
+    const void *made; /* its bytes, if no source has them */
+    uint32_t chosen;  /* position in the selection of the stored tensor */
     enum fsdpck_dtype dtype;
     uint32_t ndim;
-    const uint64_t *shape; /* (ndim) torch's */
+    const uint64_t *shape; /* (ndim) as in torch */
     uint64_t nbytes;
-    size_t order; /* as they came */
+    size_t order; /* original order */
     size_t file;
-    uint64_t begin; /* in the file's data */
+    uint64_t begin; /* offset in the file's data */
 };
 
 struct export_file {
     size_t first, count; /* its tensors */
     uint64_t data_nbytes;
-    struct fsdpck_text header; /* everything before the data, padded: its length is where the data begins */
+    struct fsdpck_text header; /* everything before the data, padded: its length is the data's offset */
 };
 
 struct export_layout {
-    struct fsdpck_vec tensors; /* struct export_tensor; by file and place once laid out */
+    struct fsdpck_vec tensors; /* struct export_tensor; sorted by file and offset after layout */
     struct export_file *files; /* (nfiles), at least one */
     size_t nfiles;
     uint64_t total_nbytes; /* of all tensors */
 };
 
-/* Distributes the tensors (all but file and begin filled in) as Hugging Face does: in order, a new file where the next
- * tensor would not fit into max_shard_nbytes, one that is larger alone in its file. In a file each begins at a multiple
- * of its element size: in order where that works out, else wider elements first. Data begins at a multiple of 4096
- * where there are 64 KiB of it, else of 8. metadata: JSON members that follow "format" in __metadata__, with a leading
- * comma; or NULL. */
+/* Distributes the tensors (all fields except file and begin filled in) as Hugging Face does: in order, with a new file
+ * if the next tensor would not fit into max_shard_nbytes; a larger tensor has a file alone. In a file each tensor
+ * begins at a multiple of its element size: in order if that is possible, else wider elements first. Data begins at a
+ * multiple of 4096 if it has at least 64 KiB, else of 8. metadata: JSON members that follow "format" in __metadata__,
+ * with a leading comma; or NULL. */
 int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata,
                           struct fsdpck_error *err);
-/* model.safetensors.index.json; names[i] is that of file i. */
+/* Writes model.safetensors.index.json; names[i] is the name of file i. */
 int fsdpck_export_index(const struct export_layout *l, const char *const *names, struct fsdpck_text *out,
                         struct fsdpck_error *err);
 void fsdpck_export_layout_free(struct export_layout *l);

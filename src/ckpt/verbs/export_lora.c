@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export-lora, start to end: finds the adapter, decides names and configuration, and lets the export write it. Checks
+/* export-lora, start to end: finds the adapter, chooses names and configuration, and lets the export write it. Checks
  * every value during the transfer. */
 #include <fsdpck/lora.h>
 
@@ -16,7 +16,7 @@
 #include "lora/styles.h"
 #include "verbs/export_with.h"
 
-enum { PIECE = 1024 }; /* elements looked at together */
+enum { PIECE = 1024 }; /* elements per check */
 
 struct lora_export {
     struct fsdpck_source *src;
@@ -24,10 +24,10 @@ struct lora_export {
     struct fsdpck_options opt;
     struct fsdpck_lora_adapter adapter;
     struct fsdpck_lora_facts facts;
-    struct fsdpck_selection out; /* what goes out */
+    struct fsdpck_selection out; /* the tensors to write */
     const uint64_t **shapes;     /* (out.ntensors) */
     uint32_t *ndims;
-    bool *used; /* (adapter.selection.ntensors) goes out */
+    bool *used; /* (adapter.selection.ntensors) the tensor is written */
     bool *is_b;
     atomic_bool *nonzero;            /* some element is not zero */
     struct fsdpck_export_made *made; /* (nmade) the scaling of each module */
@@ -38,7 +38,7 @@ struct lora_export {
     struct fsdpck_error *err;
 };
 
-/* ---- what goes out ---- */
+/* ---- choosing the tensors ---- */
 
 static int push(struct lora_export *x, int64_t position, const char *name)
 {
@@ -46,12 +46,12 @@ static int push(struct lora_export *x, int64_t position, const char *name)
     *c = x->adapter.selection.tensors[position];
     c->name = name;
     x->used[position] = true;
-    c->alias_of = -1; /* two names of one tensor are two tensors in an adapter */
+    c->alias_of = -1; /* in an adapter, two names of one tensor are two tensors */
     x->out.ntensors++;
     return 0;
 }
 
-/* ComfyUI and LyCORIS multiply by a magnitude that has a row for each output. */
+/* ComfyUI and LyCORIS multiply by a magnitude with one row per output. */
 static int as_column(struct lora_export *x, size_t at, const struct fsdpck_lora_module *m)
 {
     uint32_t ndim = lora_tensor(&x->adapter, m->a)->ndim;
@@ -111,15 +111,15 @@ static int push_plain(struct lora_export *x, const char *key, int64_t position)
     return push(x, position, name);
 }
 
-/* Rows of the input embedding, by all that its name tells. */
+/* Guesses from the name whether the module is the input embedding. */
 static bool is_embedding(const char *module)
 {
     const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
     return strstr(last, "emb") || strcmp(last, "wte") == 0;
 }
 
-/* A tied head trains the embedding's rows. A checkpoint has them under both names, PEFT's file once, and PEFT misses
- * what the head would have of its own. */
+/* A tied head trains the embedding's rows. A checkpoint lists them under both names, PEFT's file only once; PEFT would
+ * report a separate copy for the head as missing from the model. */
 static int is_tied_copy(const struct lora_export *x, const struct fsdpck_lora_tokens *k, bool *copy)
 {
     const struct fsdpck_lora_adapter *a = &x->adapter;
@@ -180,7 +180,7 @@ static int list(struct lora_export *x)
     return rc;
 }
 
-/* Flat names can meet where nested ones do not. */
+/* Flat names may collide even if nested ones do not. */
 static int check_names(struct lora_export *x)
 {
     struct fsdpck_names seen = { 0 };
@@ -205,7 +205,7 @@ static bool wants_all(void *ctx, uint32_t tensor)
     return true;
 }
 
-/* Whether all are finite; *nonzero is set where one is not zero. */
+/* Returns whether all values are finite; sets *nonzero if any is not zero. */
 static bool look(const float *v, uint64_t n, bool *nonzero)
 {
     uint32_t special = 0, any = 0;
@@ -264,7 +264,7 @@ static int note_zeros(void *ctx, struct fsdpck_error *err)
     return 0;
 }
 
-/* ---- what stands around ---- */
+/* ---- the files around the tensors ---- */
 
 static int write_config(struct lora_export *x)
 {

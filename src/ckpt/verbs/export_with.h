@@ -18,25 +18,25 @@ struct fsdpck_export_made {
     const void *data;
 };
 
-/* Everything is borrowed. Zero-initialise: as fsdpck_export(). */
+/* Everything is borrowed. Zero-initialised, it does the same as fsdpck_export(). */
 struct fsdpck_export_with {
     const struct fsdpck_edit *edit;
     const struct fsdpck_selection
-        *selection;                /* what goes out, instead of what request.select makes; no aliases among it */
-    const uint64_t *const *shapes; /* with selection: (ntensors) shape in the header, where it is not the source's, else
-                                      NULL; may be NULL */
+        *selection;                /* the tensors to write, instead of applying request.select; without aliases */
+    const uint64_t *const *shapes; /* with selection: (ntensors) shape in the header if it differs from the source's,
+                                      else NULL; may be NULL */
     const uint32_t *ndims;         /* as long as shapes */
     const char *file;              /* name of the one file of a folder, instead of model.safetensors */
     const char *metadata; /* members of __metadata__ after "format", as JSON text that begins with a comma; or NULL */
     const struct fsdpck_export_made *made; /* (nmade) */
     size_t nmade;
-    struct fsdpck_assets_out *assets; /* instead of the source's; released with the export */
+    struct fsdpck_assets_out *assets; /* instead of the source's; freed with the export */
 };
 
 int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req,
                        const struct fsdpck_export_with *with, const struct fsdpck_options *opt,
                        struct fsdpck_transfer_result *result, struct fsdpck_error *err);
-/* A conversion of the model tree (as an export chooses it) whose values pass through `edit`. */
+/* Converts the model tree (as chosen by an export); its values pass through `edit`. */
 int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_request *req,
                         const struct fsdpck_edit *edit, const struct fsdpck_options *opt,
                         struct fsdpck_transfer_result *result, struct fsdpck_error *err);

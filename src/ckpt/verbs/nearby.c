@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Run folders and folders of steps, as trainers leave them: step-000200, checkpoint-500, iter_0000007, global_step12,
+/* Recognises run folders and step folders of trainers: step-000200, checkpoint-500, iter_0000007, global_step12,
  * 1000. */
 #include "verbs/nearby.h"
 
@@ -11,13 +11,13 @@
 #include "base/ioutil.h"
 #include "base/suffix.h"
 
-/* Files that show a folder to be a checkpoint. look_at() knows others by the ends of their names. */
+/* Files that identify a folder as a checkpoint. look_at() recognises others by the ends of their names. */
 static const char *const marks[] = { "index.json", ".metadata", FSDPCK_DCP_FIRST_PART "/.metadata",
                                      "model.safetensors.index.json", NULL };
 
 struct search {
     const struct fsdpck_source *src;
-    char *newest; /* path below the source's folder */
+    char *newest; /* path relative to the source's folder */
     uint64_t step, count;
 };
 
@@ -41,7 +41,8 @@ static bool is_checkpoint(const struct fsdpck_source *src, const char *folder)
     return is;
 }
 
-/* The number that a step's folder ends with. Left-overs of writers ("step-000200.tmp-…") have a dot in their names. */
+/* Parses the number at the end of a step folder's name. Left-overs of writers ("step-000200.tmp-…") have a dot in their
+ * names. */
 static bool is_step(const char *name, uint64_t *step)
 {
     const char *digits = name + strlen(name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a source: recognises the format at the path, and lets the format's opener fill the catalogue. Knows of each
- * format only how to recognise it. */
+/* Opens a source: recognises the format at the path, and lets the format's opener fill the catalogue. For each format
+ * it knows only how to recognise it. */
 #include "verbs/open.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
 /* The kinds of files in a folder, by their names. */
 struct listing {
     bool safetensors, rank_local, shards, ranks, pt;
-    char distcp[256]; /* a shard file; "": there is none */
+    char distcp[256]; /* a shard file; "": none */
 };
 
 static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, const char *name,
@@ -59,8 +59,8 @@ static void look_at(struct listing *l, const char *name)
                                 ends_with(name, ".bin.index.json"));
 }
 
-/* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's,
- * unverified. Only beside safetensors (which our directories never hold) is an index.json somebody else's. */
+/* index.json has priority over .metadata, even if it is damaged: an fsdpck checkpoint must never be read as PyTorch's,
+ * unverified. Only beside safetensors files, which fsdpck directories never contain, may an index.json be foreign. */
 static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names,
                                 size_t count, struct fsdpck_error *err)
 {
@@ -76,7 +76,7 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
     if (index && (dcp || *l.distcp || !l.safetensors))
         return "fsdpck";
     if (!dcp &&
-        fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are asked, after opening */
+        fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are checked after opening */
         return NULL;
     dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
@@ -91,8 +91,7 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
     return NULL;
 }
 
-/* Old and new may stand side by side where a save is written in place; the record of a new one that was committed says
- * what it is. */
+/* A save in place may leave old and new files together; the record of a committed new save decides the kind. */
 static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_commit_view view = { 0 };
@@ -113,8 +112,8 @@ static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_err
     return kind;
 }
 
-/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found.
- */
+/* The first bytes of a file decide its kind. Unknown files are opened as safetensors, whose reader gives the best error
+ * message. */
 static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     uint8_t head[512] = { 0 };
@@ -128,7 +127,7 @@ static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_er
     return fsdpck_pt_is(head) ? "pt" : "safetensors";
 }
 
-/* NULL: err says why. */
+/* NULL: err has the reason. */
 static const char *detect(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = src->io;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a source inside the library: as fsdpck_source_open() does, or for verify. */
+/* Opens a source inside the library: like fsdpck_source_open(), or for verify. */
 #ifndef CKPT_VERBS_OPEN_H
 #define CKPT_VERBS_OPEN_H
 
 #include <fsdpck/source.h>
 
-/* fsdpck_source_open(); to_verify: a file that is missing or has another size is a problem among others, see struct
- * fsdpck_source. */
+/* fsdpck_source_open(); to_verify: a missing file or wrong size is a problem to report, see struct fsdpck_source. */
 int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify,
                           struct fsdpck_source **out, struct fsdpck_error *err);
 

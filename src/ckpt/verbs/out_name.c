@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file name endings that no folder has. Opens nothing. */
+/* The file name endings that folders do not have. Opens nothing. */
 #include "verbs/out_name.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_save(): the steps of a save on each rank. Every rank passes the same three barriers, also after an error, so
- * that no rank waits for ever. */
+/* fsdpck_save(): the steps of a save on each rank. Every rank passes the same three barriers, even after an error, so
+ * that no rank waits forever. */
 #include <fsdpck/save.h>
 
 #include <stdlib.h>
@@ -17,14 +17,14 @@
 #include "verbs/save_shard.h"
 #include "format/shard_name.h"
 
-#define INDEX_HEAD_NBYTES 128u /* format, version, requires, save_id come first; no index is shorter */
+#define INDEX_HEAD_NBYTES 128u /* format, version, requires, save_id come first; every index is longer */
 
 struct save {
     const struct fsdpck_save_request *req;
     struct fsdpck_options opt;
     struct fsdpck_commit *commit; /* rank 0's */
     uint8_t save_id[16];
-    char *dir; /* the staging directory, as this rank sees it */
+    char *dir; /* the staging directory, by this rank's path */
     bool in_place;
     struct fsdpck_save_list list;
     struct fsdpck_error *err;
@@ -49,7 +49,7 @@ static int check_state(const char *state, struct fsdpck_error *err)
     json_decref(o);
     if (object)
         return 0;
-    /* jansson does not tell syntax that is wrong from memory that is out */
+    /* jansson does not distinguish bad syntax from running out of memory */
     bool unclear =
         !parsed && (json_error_code(&e) == json_error_unknown || json_error_code(&e) == json_error_invalid_syntax);
     if (unclear && (is_json(state, &why) || why.code == FSDPCK_ERR_NOMEM))
@@ -57,7 +57,7 @@ static int check_state(const char *state, struct fsdpck_error *err)
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the state is not a JSON object");
 }
 
-/* Rank 0: the staging directory, and the names of all files that will be in it. */
+/* Rank 0: makes the staging directory, and lists the names of all files that it will contain. */
 static int begin(struct save *s)
 {
     const struct fsdpck_save_request *req = s->req;
@@ -82,7 +82,7 @@ static int begin(struct save *s)
     return !rc ? fsdpck_save_list_put(s->opt.io, s->dir, &s->list, s->err) : rc;
 }
 
-/* The other ranks: the place that rank 0 made, for the same tensors. */
+/* Other ranks: find rank 0's staging directory, and check that it is for the same tensors. */
 static int join(struct save *s)
 {
     int rc = fsdpck_commit_join(s->opt.io, s->req->out, s->save_id, &s->dir, &s->in_place, s->err);
@@ -103,7 +103,7 @@ static int write_shard(struct save *s, struct fsdpck_transfer_result *result)
     return rc;
 }
 
-/* Rank 0: all or nothing. */
+/* Rank 0: commits or abandons everything. */
 static int end(struct save *s, int r)
 {
     struct fsdpck_commit *commit = s->commit;
@@ -129,7 +129,7 @@ static int lost(const struct save *s, int code)
                             "the save was given up: the barrier failed (%d), a rank is lost", code);
 }
 
-/* The other ranks: whatever the barriers said, the output is this save now, or it was given up. */
+/* Other ranks: regardless of the barriers, check the output: either it is now this save, or the save was abandoned. */
 static int look(struct save *s, int barrier_code)
 {
     const struct fsdpck_io *io = s->opt.io;
@@ -176,7 +176,7 @@ static int save(struct save *s, struct fsdpck_transfer_result *result)
     if (s->commit)
         rc = end(s, rc);
     int last = wait_for_ranks(s);
-    return !rc && !first ? look(s, code ? code : last) : rc; /* after the commit a lost rank changes nothing */
+    return !rc && !first ? look(s, code ? code : last) : rc; /* a rank lost after the commit does not matter */
 }
 
 int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_options *opt,

@@ -35,7 +35,7 @@ struct gatherer {
     struct fsdpck_error *err;
 };
 
-/* ---- what ranks wrote ---- */
+/* ---- the ranks' output ---- */
 
 static int read_rank(struct gatherer *g, uint32_t rank)
 {
@@ -144,12 +144,12 @@ static int describe_all(struct gatherer *g)
     return rc;
 }
 
-/* ---- holding one against the other ---- */
+/* ---- comparing the two ---- */
 
-struct expected_chunks { /* chunks of a tensor on one rank */
+struct expected_chunks { /* a tensor's chunks on one rank */
     struct gatherer *g;
     uint32_t tensor, rank;
-    uint64_t at, end; /* entries of the rank's table */
+    uint64_t at, end; /* range of entries of the rank's table */
 };
 
 static int mismatch(struct expected_chunks *x)
@@ -226,7 +226,7 @@ static int by_offset(const void *a, const void *b, void *ndim)
     return 0;
 }
 
-/* Explicit boxes come from all ranks in any order: sorted here, and they must fill the tensor. */
+/* Listed boxes come from all ranks in any order: sorts them, and checks that they fill the tensor. */
 static int check_explicit(struct gatherer *g, uint32_t tensor, size_t first)
 {
     struct manifest_tensor *t = &g->tensors[tensor];
@@ -256,7 +256,7 @@ static int take_tensor(struct gatherer *g, uint32_t tensor)
     return t->mesh || t->alias_of ? 0 : check_explicit(g, tensor, first);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole index ---- */
 
 static int gather(struct gatherer *g)
 {
@@ -288,7 +288,7 @@ static int add_made(struct gatherer *g, const struct fsdpck_save_asset *a)
     return 0;
 }
 
-/* Where the base really is: the way to it must not go through links. */
+/* Resolves the base's real path: the relative path to it must not go through links. */
 static int find_base(struct gatherer *g)
 {
     char path[PATH_MAX];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hash of the list of tensors, and the file whose name carries it. Ranks communicate only through the directory.
- * Without this file, a rank that was called with two tensors exchanged would go unnoticed, and so would a shard file
- * whose rank knows that it may not have reached the disk. */
+/* The hash of the list of tensors, and the file that has the hash in its name. Ranks communicate only through the
+ * directory. Without this file, two kinds of errors would be missed: a rank that was called with two tensors exchanged,
+ * and a shard file that its rank could not fsync. */
 #include "verbs/save_list.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ static void add_tensor(struct fsdpck_hasher *h, const struct fsdpck_save_tensor 
         fsdpck_hasher_add(h, mesh, sizeof *mesh);
 }
 
-/* h is for the list, m for meshes: tensors that follow one another mostly share one. */
+/* h is for the list, m for meshes: consecutive tensors usually share one. */
 static void hash_list(const struct fsdpck_save_request *req, struct fsdpck_hasher *h, struct fsdpck_hasher *m,
                       struct fsdpck_hash128 *out)
 {
@@ -96,7 +96,7 @@ int fsdpck_save_list_name(const struct fsdpck_save_request *req, const uint8_t s
         hash_list(req, h, m, &hash);
         fsdpck_hex_format(hash.bytes, sizeof hash.bytes, hex);
         fsdpck_uuid_format(save_id, uuid);
-        /* the save id: in place, undoing goes by it */
+        /* the save id: in place, an undo finds the files by it */
         snprintf(list->name, sizeof list->name, ".list-%s.tmp-%s", hex, uuid);
         snprintf(list->failed, sizeof list->failed, ".fail-%s.tmp-%s", hex, uuid);
     }

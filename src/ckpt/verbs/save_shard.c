@@ -44,7 +44,7 @@ static int complain(const struct fsdpck_save_tensor *t, struct fsdpck_error *err
     return FSDPCK_ERR_USAGE;
 }
 
-struct box_match { /* the boxes of the rule against those handed over */
+struct box_match { /* compares the boxes of the rule with the caller's */
     const struct fsdpck_save_tensor *t;
     size_t nth;
 };
@@ -58,7 +58,7 @@ static int match_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     return !b || (n && (memcmp(b->offset, offset, n) != 0 || memcmp(b->size, size, n) != 0));
 }
 
-/* Every coordinate is a rank of this save, and no rank has two. */
+/* Checks that every coordinate is a rank of this save, and that no rank appears twice. */
 static bool check_mesh(const struct fsdpck_mesh *mesh, uint32_t nranks)
 {
     uint64_t n = 1, taken[FSDPCK_MAX_RANKS / 64] = { 0 };
@@ -181,7 +181,7 @@ static int lay_out_tensor(struct saver *s, size_t ordinal, struct fsdpck_error *
 
 /* ---- writing ---- */
 
-struct band { /* elements of a box on their way out of the caller's memory */
+struct band { /* part of a box, copied from the caller's memory */
     const struct shard_box *p;
     const int64_t *strides;
     uint64_t item;

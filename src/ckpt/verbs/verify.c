@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `verify`: opens a checkpoint and lets the format check itself. Damage that keeps the checkpoint from opening becomes
- * a problem like any other. */
+/* `verify`: opens a checkpoint and lets the format check itself. Damage that prevents opening becomes a problem like
+ * any other. */
 #include <fsdpck/base.h>
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static bool is_damage(int code)
            code == FSDPCK_ERR_LIMIT;
 }
 
-/* The part of a file's path below the checkpoint. */
+/* Returns the part of a file's path relative to the checkpoint. */
 static const char *relative(const char *path, const char *file)
 {
     size_t n = strlen(path);
@@ -41,7 +41,7 @@ static void report_error(const char *path, const struct fsdpck_error *e, fsdpck_
     report(ctx, &problem);
 }
 
-/* Formats without checksums: all that reading can find is a disk that does not give the bytes. */
+/* For formats without checksums: reading can find only disk errors. */
 static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, struct fsdpck_verify_result *result,
                      struct fsdpck_error *err)
 {
@@ -95,7 +95,7 @@ static void count(void *ctx, const struct fsdpck_problem *p)
     c->report(c->ctx, p);
 }
 
-/* Adapters are worth nothing without the weights that they were trained on. */
+/* Adapters have no value without the weights for which they were trained. */
 static int check_base(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx,
                       struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
