@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in blocks, released all at once. */
+/* Memory in blocks, freed all at once. */
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static struct arena_block *new_block(size_t nbytes, struct fsdpck_error *err)
     return b;
 }
 
-/* A request that would waste much of a common block gets one of its own, behind the one in use. */
+/* A request that would waste much of a common block gets its own block, behind the one in use. */
 static struct arena_block *add_block(struct fsdpck_arena *a, size_t nbytes, struct fsdpck_error *err)
 {
     size_t common = !a->last ? FIRST_BLOCK : a->last->nbytes * 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compresses byte planes: the first with zstd's entropy stage, a plane of one value to one byte. The other planes are
  * stored uncompressed. */
-#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode: as good as stable, the same number from 1.4 on */
+#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode: in practice stable, the same number since 1.4 */
 #include "base/block_codec.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct fsdpck_decoder {
     uint8_t planes[FSDPCK_BLOCK_NBYTES];
 };
 
-/* Huffman codes and no search for matches: exponents do not repeat in strings, so that the search costs time and even
+/* Uses Huffman codes without a search for matches: exponents do not repeat as strings, so a search costs time and even
  * space. */
 static bool set_parameters(ZSTD_CCtx *c)
 {
@@ -76,7 +76,7 @@ static bool is_constant(const uint8_t *plane, uint32_t n)
     return memcmp(plane, plane + 1, n - 1) == 0;
 }
 
-/* One plane to out, in at most room bytes; 0 where it needs more. */
+/* Encodes one plane to out, in at most room bytes; returns 0 if it needs more. */
 static uint32_t encode_plane(struct fsdpck_encoder *e, const uint8_t *plane, uint32_t n, bool is_first, uint8_t *out,
                              uint32_t room)
 {
@@ -115,7 +115,7 @@ uint32_t fsdpck_block_encode(struct fsdpck_encoder *e, const struct fsdpck_plane
     return at;
 }
 
-/* Plane i of n bytes, stored in c bytes: where it lies. NULL: no such plane. */
+/* Returns the decoded plane of n bytes, stored in c bytes; NULL: invalid. */
 static const uint8_t *decode_plane(struct fsdpck_decoder *d, const uint8_t *in, uint32_t c, uint8_t *room, uint32_t n)
 {
     if (c == n)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers for file operations. Knows the sizes of pages, and nothing of files. */
+/* Buffers for file operations. Knows page sizes, nothing of files. */
 #include "base/buffer.h"
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ void *fsdpck_buffer_new(uint64_t nbytes)
         return NULL;
     void *p = aligned_alloc(align, (nbytes + align - 1) / align * align);
     if (p && align == HUGE_PAGE_NBYTES)
-        /* a wish, refused where the system has none; not for a rest that would fill none */
+        /* a hint, refused if the system has no huge pages; not for a tail shorter than one */
         madvise(p, nbytes / align * align, MADV_HUGEPAGE);
     return p;
 }

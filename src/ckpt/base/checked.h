@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic on numbers from files: false when the result does not fit. */
+/* Arithmetic on numbers from files: false if the result does not fit. */
 #ifndef CKPT_CHECKED_H
 #define CKPT_CHECKED_H
 
@@ -15,8 +15,8 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *product)
     return !__builtin_mul_overflow(a, b, product);
 }
 
-/* Product of a shape ((ndim) sizes), times nbytes an element. A zero anywhere gives 0, whatever the rest would overflow
- * to. */
+/* Computes the product of a shape ((ndim) sizes), and of it and element_nbytes. Any zero gives 0, even if the other
+ * factors would overflow. */
 static inline bool checked_shape(const uint64_t *shape, uint32_t ndim, uint64_t element_nbytes, uint64_t *nelem,
                                  uint64_t *nbytes)
 {
@@ -29,7 +29,7 @@ static inline bool checked_shape(const uint64_t *shape, uint32_t ndim, uint64_t 
     for (uint32_t d = 0; d < ndim; d++)
         if (!checked_mul(*nelem, shape[d], nelem))
             return false;
-    /* Offsets are added to products all over: stay clear of the sign bit. */
+    /* Other code adds offsets to these products, so they must not reach the sign bit. */
     return checked_mul(*nelem, element_nbytes, nbytes) && *nbytes <= INT64_MAX;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns failures into one line of text. Works on the caller's fixed-size struct alone: no memory, no locale, no
- * knowledge of what failed. */
+/* Formats a failure as one line of text. Uses only the caller's fixed-size struct: no memory, no locale, and no
+ * knowledge of the operation that failed. */
 #include <fsdpck/error.h>
 
 #include <errno.h>
@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Marks a text that was cut, without leaving half of a UTF-8 character before the dots. nbytes: of buf, which is full.
- */
+/* Marks a truncated text, without leaving half of a UTF-8 character before the dots. nbytes: of buf, which is full. */
 static void mark_cut(char *buf, size_t nbytes)
 {
     if (nbytes < sizeof "...")

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps descriptors open until another file needs their slot: thousands of shard files under a limit of 256. */
+/* Keeps descriptors open until another file needs their slot: thousands of shard files with a limit of 256
+ * descriptors. */
 #include "base/fdcache.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#define MAX_OPEN 96u /* reading and writing at once stay below the smallest usual limit, 256 */
+#define MAX_OPEN 96u /* a cache for reading and one for writing together stay below the smallest usual limit, 256 */
 
-struct slot { /* one descriptor: file, and whether direct */
+struct slot { /* one descriptor: its file, and whether it is direct */
     uint32_t file;
     bool direct;
     int fd;
@@ -23,7 +24,7 @@ struct fsdpck_fdcache {
     struct slot slots[MAX_OPEN];
     unsigned nslots;
     uint64_t clock;
-    bool no_direct; /* the file system refused it once: do not ask again */
+    bool no_direct; /* the file system refused it once: do not try again */
 };
 
 struct fsdpck_fdcache *fsdpck_fdcache_new(const struct fsdpck_io *io, fsdpck_fd_open_fn open, void *ctx,
@@ -49,7 +50,7 @@ static struct slot *find(struct fsdpck_fdcache *c, uint32_t file, bool direct)
     return NULL;
 }
 
-/* A slot for a new descriptor: an unused one, or that of the longest idle. NULL: all are busy. */
+/* Returns a slot for a new descriptor: an unused one, or the one idle for longest. NULL: all are busy. */
 static struct slot *claim(struct fsdpck_fdcache *c)
 {
     struct slot *idle = NULL;

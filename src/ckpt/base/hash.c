@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes, content ids, CRC-32 and UUID text. Knows bytes, not where they come from. */
+/* Hashes, content ids, CRC-32 and UUID text. Knows bytes, not their origin. */
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 
 #include "base/json_write.h"
 
-/* Where libxxhash was built with it: AVX2 and AVX-512 chosen when the program runs, 45 GB/s instead of 20 on blocks of
- * 64 KiB. */
+/* If libxxhash was built with dispatch, it selects AVX2 or AVX-512 at run time: 45 GB/s instead of 20 on blocks of 64
+ * KiB. */
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
-/* The library chooses at the first call with more than 240 bytes, and not atomically: make that call while there is one
- * thread only. */
+/* The library selects at the first call with more than 240 bytes, and not atomically: make that call while there is
+ * only one thread. */
 __attribute__((constructor)) static void choose_implementation(void)
 {
     static const char bytes[256];
@@ -116,7 +116,7 @@ uint32_t fsdpck_crc32(uint32_t crc, const void *data, size_t nbytes)
     return nbytes == 0 ? crc : libdeflate_crc32(crc, data, nbytes); /* libdeflate takes NULL for "the initial value" */
 }
 
-/* CRC-32 is arithmetic on polynomials over GF(2) modulo this one, bit 31 being the coefficient of x^0. */
+/* CRC-32 is arithmetic on polynomials over GF(2) modulo this one; bit 31 is the coefficient of x^0. */
 #define POLYNOMIAL 0xEDB88320u
 
 static uint32_t multiply(uint32_t a, uint32_t b)
@@ -154,7 +154,7 @@ void fsdpck_uuid_from_random(uint8_t uuid[16])
 }
 
 static const struct {
-    uint8_t first, nbytes, at; /* bytes of the UUID, place in the text */
+    uint8_t first, nbytes, at; /* bytes of the UUID, position in the text */
 } uuid_groups[5] = { { 0, 4, 0 }, { 4, 2, 9 }, { 6, 2, 14 }, { 8, 2, 19 }, { 10, 6, 24 } };
 
 void fsdpck_uuid_format(const uint8_t uuid[16], char text[37])

@@ -8,9 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FSDPCK_BLOCK_NBYTES \
-    65536u /* payload is hashed in blocks of this size; the last of a payload may be shorter \
-            */
+#define FSDPCK_BLOCK_NBYTES 65536u /* payload is hashed in blocks of this size; its last block may be shorter */
 
 struct fsdpck_hash128 {
     uint8_t bytes[16]; /* canonical: high 64 bits first, big-endian, as xxh128sum prints them */
@@ -21,12 +19,12 @@ bool fsdpck_hash_equal(const struct fsdpck_hash128 *a, const struct fsdpck_hash1
 
 /* Streaming. */
 struct fsdpck_hasher;
-struct fsdpck_hasher *fsdpck_hasher_new(void); /* NULL when memory is out */
+struct fsdpck_hasher *fsdpck_hasher_new(void); /* NULL if out of memory */
 void fsdpck_hasher_add(struct fsdpck_hasher *h, const void *data, size_t nbytes);
-void fsdpck_hasher_finish(struct fsdpck_hasher *h, struct fsdpck_hash128 *out); /* and starts anew */
+void fsdpck_hasher_finish(struct fsdpck_hasher *h, struct fsdpck_hash128 *out); /* also resets the hasher */
 void fsdpck_hasher_free(struct fsdpck_hasher *h);
 struct fsdpck_content;
-/* One row in pieces: starts anew with seed r; add; then adds the row to c and starts anew. */
+/* One row in pieces: row_begin resets with seed r; then add; row_end adds the row to c and resets. */
 void fsdpck_hasher_row_begin(struct fsdpck_hasher *h, uint64_t r);
 void fsdpck_hasher_row_end(struct fsdpck_hasher *h, struct fsdpck_content *c);
 
@@ -40,12 +38,12 @@ void fsdpck_content_add(struct fsdpck_content *c, const struct fsdpck_content *m
 void fsdpck_content_store(const struct fsdpck_content *c, uint8_t out[16]);
 void fsdpck_content_load(struct fsdpck_content *c, const uint8_t in[16]);
 
-uint32_t fsdpck_crc32(uint32_t crc, const void *data, size_t nbytes);             /* zip's; start with 0 */
-uint32_t fsdpck_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b); /* of a followed by b */
+uint32_t fsdpck_crc32(uint32_t crc, const void *data, size_t nbytes);             /* as in zip; start with 0 */
+uint32_t fsdpck_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b); /* CRC-32 of a followed by b */
 
-/* Makes 16 random bytes a version-4 UUID: sets its version and variant bits. */
+/* Turns 16 random bytes into a version-4 UUID: sets its version and variant bits. */
 void fsdpck_uuid_from_random(uint8_t uuid[16]);
-/* Its text (37 bytes with NUL), lower case, and back. */
+/* Converts to text (37 bytes with NUL), lower case, and back. */
 void fsdpck_uuid_format(const uint8_t uuid[16], char text[37]);
 bool fsdpck_uuid_parse(const char *text, uint8_t uuid[16]);
 

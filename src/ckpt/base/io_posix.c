@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The I/O table on Linux. It and page_cache.c alone make system calls on files; it decides nothing. */
+/* The I/O table on Linux. Only this file and page_cache.c make system calls on files. It makes no decisions. */
 #include <fsdpck/io.h>
 
 #include <dirent.h>
@@ -43,7 +43,7 @@ static int posix_close(void *ctx, int fd)
 {
     (void)ctx;
     int rc = result(close(fd));
-    return rc == -EINTR ? 0 : rc; /* Linux has closed it all the same; a second close could hit another thread's file */
+    return rc == -EINTR ? 0 : rc; /* Linux has closed it anyway; a second close could close another thread's file */
 }
 
 static int64_t posix_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
@@ -63,9 +63,9 @@ static int64_t posix_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes,
     return n < 0 ? -errno : n;
 }
 
-/* A write beyond the limit on the size of files makes the kernel send SIGXFSZ, which by default kills the process. The
- * library leaves signals to the program, so it asks first. It asks every time: another process may change the limit
- * (prlimit), and the call costs little beside a write. */
+/* If a write exceeds the file size limit, the kernel sends SIGXFSZ, which by default kills the process. The library
+ * leaves signals to the program, so it checks the limit first. It checks every time: another process may change the
+ * limit (prlimit), and the call costs little compared with a write. */
 static bool is_over_limit(uint64_t nbytes)
 {
     struct rlimit limit;
@@ -152,7 +152,7 @@ static int posix_list(void *ctx, const char *path, fsdpck_list_fn visit, void *v
     int rc = 0;
     while (!rc) {
         errno = 0;
-        const struct dirent *e = readdir(dir); /* thread-safe in glibc: one stream, one thread */
+        const struct dirent *e = readdir(dir); /* thread-safe in glibc if each stream is used by one thread */
         if (!e) {
             rc = -errno;
             break;

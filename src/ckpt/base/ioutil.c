@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole transfers and small conveniences on top of the I/O table. Knows files, not what is in them. */
+/* Complete transfers and small conveniences on top of the I/O table. Knows files, not their contents. */
 #include "base/ioutil.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ int fsdpck_write_full(const struct fsdpck_io *io, int fd, const char *file, cons
     for (uint64_t done = 0; done < nbytes;) {
         int64_t n = io->pwrite(io->ctx, fd, (const char *)buf + done, nbytes - done, offset + done);
         if (n == 0)
-            n = -EIO; /* a write that takes nothing and gives no reason would loop for ever */
+            n = -EIO; /* a write that takes no bytes and reports no error would loop forever */
         if (n < 0 && n != -EINTR)
             return transfer_failed(err, n, file, "write", nbytes - done, offset + done);
         done += n > 0 ? (uint64_t)n : 0;
@@ -85,7 +85,7 @@ int fsdpck_write_file(const struct fsdpck_io *io, const char *path, const void *
     return rc;
 }
 
-/* Opens a regular file for reading; asked before opening, as opening a FIFO would wait for a writer. */
+/* Opens a regular file for reading. Checks the type before opening, since opening a FIFO would wait for a writer. */
 static int open_regular(const struct fsdpck_io *io, const char *path, uint64_t *nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;

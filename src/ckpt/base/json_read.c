@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pull reader for JSON. Knows the grammar of RFC 8259, not what any document means. */
+/* The pull reader for JSON. Knows the grammar of RFC 8259, not the meaning of any document. */
 #include "base/json_read.h"
 
 #include <assert.h>
@@ -36,7 +36,7 @@ void fsdpck_json_fail(struct fsdpck_json *j, int code, const char *fmt, ...)
     fsdpck_error_at(j->err, code, j->file, j->base + j->at, "%s", message);
 }
 
-/* Fails with what stands at the current place and what should. */
+/* Fails with the text at the current position and the expected token. */
 static void unexpected(struct fsdpck_json *j, const char *wanted)
 {
     if (j->at == j->nbytes) {
@@ -60,7 +60,7 @@ static void skip_space(struct fsdpck_json *j)
     }
 }
 
-/* The next byte that is no white space; 0 at the end (a NUL in the text is no token either). */
+/* Returns the next byte that is not white space; 0 at the end (a NUL in the text is not a token either). */
 static char next_token(struct fsdpck_json *j)
 {
     skip_space(j);
@@ -118,8 +118,8 @@ bool fsdpck_json_array(struct fsdpck_json *j)
     return open_container(j, '[', "a list");
 }
 
-/* Steps to the next member of the open container, over a comma where it is not the first; false at its end, or where
- * that fails. */
+/* Steps to the next member of the open container, over a comma unless it is the first; false at its end, or on
+ * failure. */
 static bool next_member(struct fsdpck_json *j, char close, const char *wanted)
 {
     if (j->failed)
@@ -175,16 +175,16 @@ bool fsdpck_json_next_key(struct fsdpck_json *j, const char **key)
 
 #define EACH_BYTE 0x0101010101010101u
 
-/* Bytes at s up to the first that ends a run of plain text: a quote, a backslash or a control character. *bits: or of
- * them all. */
+/* Returns the number of bytes at s before the first that ends a run of plain text: a quote, a backslash or a control
+ * character. *bits: OR of them all. */
 static size_t plain_run(const char *s, size_t n, uint64_t *bits)
 {
     size_t i = 0;
     for (uint64_t x; n - i >= sizeof x; i += sizeof x) {
         memcpy(&x, s + i, sizeof x);
         uint64_t quote = x ^ EACH_BYTE * '"', backslash = x ^ EACH_BYTE * '\\';
-        /* v - 1 borrows into the top bit of a byte that is 0, x - 0x20 of one below 0x20; a borrow from a lower byte
-         * comes only from a byte that ends the run itself. */
+        /* v - 1 borrows into the top bit of a byte that is 0; x - 0x20 into that of one below 0x20. A borrow from a
+         * lower byte comes only from a byte that ends the run itself. */
         uint64_t stop =
             ((quote - EACH_BYTE) & ~quote) | ((backslash - EACH_BYTE) & ~backslash) | ((x - EACH_BYTE * 0x20) & ~x);
         if (stop & EACH_BYTE * 0x80)
@@ -200,12 +200,12 @@ static size_t plain_run(const char *s, size_t n, uint64_t *bits)
     return i;
 }
 
-/* Room for nbytes more after `used` ones, and a NUL. */
+/* Reserves nbytes after the first `used` ones, and a NUL. */
 static bool reserve_scratch(struct fsdpck_json *j, size_t used, size_t nbytes)
 {
     if (nbytes < j->scratch_nbytes - used)
         return true;
-    size_t wanted = (used + nbytes + 64) * 2; /* both are below the document's size */
+    size_t wanted = (used + nbytes + 64) * 2; /* both are less than the document's size */
     char *scratch = realloc(j->scratch, wanted);
     if (!scratch) {
         j->failed = true;
@@ -236,7 +236,7 @@ static bool hex4(struct fsdpck_json *j, uint32_t *out)
     return true;
 }
 
-/* After "\u": the code point, of two escapes where it takes a surrogate pair. */
+/* After "\u": parses the code point, from two escapes for a surrogate pair. */
 static bool unicode_escape(struct fsdpck_json *j, uint32_t *out)
 {
     uint32_t high, low;
@@ -274,7 +274,7 @@ static size_t encode(uint32_t c, char *out)
     return n;
 }
 
-/* At a backslash: the escaped character as UTF-8; 0 where it fails. */
+/* At a backslash: decodes the escaped character to UTF-8; returns 0 on failure. */
 static size_t read_escape(struct fsdpck_json *j, char out[4])
 {
     static const char names[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
@@ -295,7 +295,7 @@ static size_t read_escape(struct fsdpck_json *j, char out[4])
     return 1;
 }
 
-/* One run of plain text into the scratch. Escapes are ASCII, so no character reaches from one run into the next. */
+/* Copies one run of plain text to the scratch. Escapes are ASCII, so no character spans two runs. */
 static bool read_run(struct fsdpck_json *j, size_t *used)
 {
     const char *run = j->text + j->at;
@@ -348,7 +348,7 @@ static bool at_digit(const struct fsdpck_json *j)
     return j->at < j->nbytes && j->text[j->at] >= '0' && j->text[j->at] <= '9';
 }
 
-/* Steps over digits, of which there must be one; a 0 before others is refused where !zeros. */
+/* Skips at least one digit; refuses a leading 0 if !zeros. */
 static bool skip_digits(struct fsdpck_json *j, bool zeros)
 {
     size_t begin = j->at;
@@ -363,7 +363,7 @@ static bool skip_digits(struct fsdpck_json *j, bool zeros)
     return false;
 }
 
-/* Steps over a number; *integer: it has no sign, fraction or exponent. */
+/* Skips a number; *integer: it has no sign, fraction or exponent. */
 static bool skip_number(struct fsdpck_json *j, bool *integer)
 {
     *integer = j->text[j->at] != '-';
@@ -433,7 +433,7 @@ bool fsdpck_json_bool(struct fsdpck_json *j)
     }
 }
 
-/* The value at the current place; of a container only its opening bracket. */
+/* Skips the value at the current position; of a container only its opening bracket. */
 static void enter_value(struct fsdpck_json *j, uint64_t *objects)
 {
     bool integer;
@@ -458,7 +458,7 @@ static void enter_value(struct fsdpck_json *j, uint64_t *objects)
 void fsdpck_json_skip(struct fsdpck_json *j)
 {
     _Static_assert(FSDPCK_JSON_MAX_DEPTH <= 64, "one bit a level");
-    uint64_t objects = 0; /* bit d: the container at depth d + 1 is an object; a loop with this instead of recursion */
+    uint64_t objects = 0; /* bit d: the container at depth d + 1 is an object; this replaces recursion */
     uint32_t outside = j->depth;
     const char *key;
     if (j->failed)

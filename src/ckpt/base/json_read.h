@@ -2,16 +2,14 @@
 /* A pull reader for JSON documents that grow with the model (safetensors headers, index.json): RFC 8259, strict, no
  * DOM.
  *
- * One pass over a buffer the caller holds. Refused: invalid UTF-8, lone surrogates, byte order marks, comments,
- * trailing commas, text after the value, numbers that are not integers where one is wanted, integers outside 0 …
- * 2^64-1, nesting deeper than FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. Duplicate keys are
- * for the caller to find.
+ * One pass over the caller's buffer. Refused: invalid UTF-8, lone surrogates, byte order marks, comments, trailing
+ * commas, text after the value, other numbers where an integer is required, integers outside 0 … 2^64-1, nesting deeper
+ * than FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. The caller must detect duplicate keys.
  *
  *     fsdpck_json_object(j);                      // '{'
  *     while (fsdpck_json_next_key(j, &key)) …     // true: one value must be consumed now; false: '}' or an error
  *     fsdpck_json_end(j);                         // nothing but white space may follow
- *     if (j->failed) …                            // calls after a failure do nothing: check once
- */
+ *     if (j->failed) …                            // calls after a failure do nothing: check once */
 #ifndef CKPT_JSON_READ_H
 #define CKPT_JSON_READ_H
 
@@ -24,7 +22,7 @@ struct fsdpck_json {
     uint64_t base;    /* offset of text[0] in file, for messages */
     const char *text;
     size_t nbytes, at;
-    char *scratch; /* of the last string */
+    char *scratch; /* for the last string */
     size_t scratch_nbytes;
     uint32_t depth;
     bool first[FSDPCK_JSON_MAX_DEPTH + 1]; /* no member of this container was read yet */
@@ -50,18 +48,18 @@ enum fsdpck_json_type fsdpck_json_peek(
     struct fsdpck_json *j); /* type of the next value; consumes only white space; BAD sets no error */
 bool fsdpck_json_object(struct fsdpck_json *j);
 bool fsdpck_json_array(struct fsdpck_json *j);
-/* The next key of the open object, unescaped, NUL-terminated, valid until the next string is read. A NUL inside a
- * string is refused. */
+/* Reads the next key of the open object, unescaped, NUL-terminated, valid until the next string is read. Refuses a NUL
+ * inside a string. */
 bool fsdpck_json_next_key(struct fsdpck_json *j, const char **key);
 bool fsdpck_json_next_item(struct fsdpck_json *j);     /* true: another value of the open array follows */
-const char *fsdpck_json_string(struct fsdpck_json *j); /* as keys; NULL on failure */
+const char *fsdpck_json_string(struct fsdpck_json *j); /* like keys; NULL on failure */
 uint64_t fsdpck_json_u64(struct fsdpck_json *j);       /* 0 on failure: see failed */
 bool fsdpck_json_bool(struct fsdpck_json *j);
-void fsdpck_json_skip(struct fsdpck_json *j); /* any value, checked all the same */
-/* As skip, and gives the raw text of the value (not NUL-terminated, points into the document). */
+void fsdpck_json_skip(struct fsdpck_json *j); /* any value, fully checked */
+/* Like skip, but also returns the raw text of the value (not NUL-terminated, points into the document). */
 void fsdpck_json_raw(struct fsdpck_json *j, const char **text, size_t *nbytes);
 void fsdpck_json_end(struct fsdpck_json *j);
-/* Fails at the current place with a sentence; the first failure wins. */
+/* Fails at the current position with a message; the first failure is kept. */
 void fsdpck_json_fail(struct fsdpck_json *j, int code, const char *fmt, ...) FSDPCK_PRINTF(3, 4);
 
 #endif

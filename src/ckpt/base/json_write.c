@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text that grows, and JSON's way of writing strings. Knows no document. */
+/* Growing text, and JSON's string escapes. Knows no document. */
 #include "base/json_write.h"
 
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for nbytes more and a NUL. */
+/* Reserves nbytes and a NUL. */
 static bool reserve(struct fsdpck_text *t, size_t nbytes)
 {
     if (t->failed)
@@ -53,7 +53,7 @@ void fsdpck_text_printf(struct fsdpck_text *t, const char *fmt, ...)
     t->nbytes += (size_t)n;
 }
 
-/* The two-character escape of a byte, or 0. */
+/* Returns the two-character escape of a byte, or 0. */
 static char short_escape(unsigned char c)
 {
     switch (c) {
@@ -150,7 +150,7 @@ char *fsdpck_hex_format(const uint8_t *bytes, size_t nbytes, char *out)
     return out;
 }
 
-/* The value of a lower-case hex digit, or -1. */
+/* Returns the value of a lower-case hex digit, or -1. */
 static int hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
@@ -162,7 +162,7 @@ bool fsdpck_hex_parse(const char *hex, uint8_t *bytes, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {
         int high = hex_digit(hex[2 * i]);
-        int low = high < 0 ? -1 : hex_digit(hex[2 * i + 1]); /* never past a NUL */
+        int low = high < 0 ? -1 : hex_digit(hex[2 * i + 1]); /* never read past a NUL */
         if (low < 0)
             return false;
         bytes[i] = (uint8_t)(high << 4 | low);

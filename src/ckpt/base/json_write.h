@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing text buffer that knows how JSON escapes: for documents that grow with the model, which no DOM should hold.
- * After running out of memory every call does nothing; fsdpck_text_check() tells. */
+/* A growing text buffer with JSON escapes: for documents that grow with the model, which are too large for a DOM. After
+ * an allocation failure every call does nothing; fsdpck_text_check() reports it. */
 #ifndef CKPT_JSON_WRITE_H
 #define CKPT_JSON_WRITE_H
 
 #include <fsdpck/tensor.h>
 
 struct fsdpck_text {
-    char *data; /* NUL-terminated once anything was written */
+    char *data; /* NUL-terminated after the first write */
     size_t nbytes, capacity;
     bool failed;
 };
@@ -21,8 +21,8 @@ void fsdpck_text_hex(struct fsdpck_text *t, const uint8_t *bytes, size_t nbytes)
 int fsdpck_text_check(const struct fsdpck_text *t, struct fsdpck_error *err);
 void fsdpck_text_free(struct fsdpck_text *t);
 
-/* 2*nbytes lower-case hex digits, without a NUL; returns the end. And back: parses exactly 2*nbytes lower-case hex
- * digits. */
+/* Writes 2*nbytes lower-case hex digits, without a NUL; returns the end. The reverse parses exactly 2*nbytes lower-case
+ * hex digits. */
 char *fsdpck_hex_format(const uint8_t *bytes, size_t nbytes, char *out);
 bool fsdpck_hex_parse(const char *hex, uint8_t *bytes, size_t nbytes);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Name -> ordinal, by open addressing with linear probing. Keeps pointers to the strings, never the strings. */
+/* Name -> ordinal, by open addressing with linear probing. Stores pointers to the strings, not copies. */
 #include "base/names.h"
 
 #include <stdlib.h>
@@ -9,17 +9,17 @@
 
 struct names_slot {
     const char *name; /* NULL: free */
-    uint64_t hash;    /* kept, so that growing and most misses touch no string */
+    uint64_t hash;    /* stored, so that growing and most misses read no string */
     size_t ordinal;
 };
 
-/* Seeded by where the library was loaded: a file cannot choose its names so that they all collide. */
+/* The seed is the library's load address, so that a file cannot choose names that all collide. */
 static uint64_t hash_of(const char *name)
 {
     return XXH3_64bits_withSeed(name, strlen(name), (uint64_t)(uintptr_t)&fsdpck_names_add);
 }
 
-/* The slot that holds the name, or the free one where it belongs. There is always a free one. */
+/* Returns the slot with the name, or the free one for it. There is always a free one. */
 static struct names_slot *slot_of(const struct fsdpck_names *n, const char *name, uint64_t hash)
 {
     for (size_t i = hash & (n->nslots - 1);; i = (i + 1) & (n->nslots - 1)) {

@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-enum { LONGEST = 64 }; /* of what two words do not share at their beginning; more is not looked at */
+enum { LONGEST = 64 }; /* limit after the common prefix of the two words; the rest is ignored */
 
 static unsigned least(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
 
-/* Optimal string alignment, row by row: a swap looks two rows back. */
+/* Optimal string alignment, row by row: a swap needs the row before the last. */
 static unsigned edits(const char *a, size_t na, const char *b, size_t nb)
 {
     unsigned rows[3][LONGEST + 1];

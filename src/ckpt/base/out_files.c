@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing output files, from several threads and in any order. Pages that a direct write has filled are never touched
- * by a buffered one, so the two cannot disagree. Knows nothing of what is written. */
+/* Writes output files, from several threads and in any order. A buffered write never touches a page that a direct write
+ * has filled, so the two cannot conflict. Does not know the bytes. */
 #include "base/out_files.h"
 
 #include <errno.h>
@@ -86,9 +86,9 @@ static int write_cached(struct fsdpck_out_files *o, uint32_t file, const uint8_t
     return rc;
 }
 
-/* Whole pages; *done bytes of them. After a short transfer only a page boundary is a place to go on from. Ends early
- * where there are no direct writes, where they are refused after all (-EINVAL), and where less than a page was taken:
- * the page cache may take the rest. */
+/* Writes whole pages; *done bytes of them. After a short transfer, only a page boundary allows another direct write.
+ * Stops early if direct writes are not available or are refused (-EINVAL), and if less than a page was taken: the page
+ * cache may take the rest. */
 static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset,
                       uint64_t *done, struct fsdpck_error *err)
 {
@@ -119,7 +119,7 @@ int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void
     int rc = write_cached(o, file, p, first - offset, offset, err);
     if (!rc)
         rc = try_direct(o, file, p + (first - offset), last - first, first, &done, err);
-    uint64_t rest = first - offset + done; /* the last page, and what could not be written directly */
+    uint64_t rest = first - offset + done; /* the last page, and the bytes that could not be written directly */
     return !rc ? write_cached(o, file, p + rest, nbytes - rest, offset + rest, err) : rc;
 }
 

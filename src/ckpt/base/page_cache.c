@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks the kernel which pages are cached. preadv2(RWF_NOWAIT) would also tell, but starts readahead of missing pages:
- * the disk then reads everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages;
+/* Asks the kernel which pages are cached. preadv2(RWF_NOWAIT) could tell too, but starts readahead of missing pages:
+ * the disk would then read everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages;
  * before that, mincore inspects a mapping. */
 #include "base/page_cache.h"
 
@@ -33,7 +33,7 @@ static int by_cachestat(int fd, uint64_t begin, uint64_t npages)
     return st.cached >= npages;
 }
 
-/* The mapping is never read: a file that shrinks meanwhile does no harm. */
+/* The mapping is never read, so a file that shrinks meanwhile does no harm. */
 static int by_mincore(int fd, uint64_t begin, uint64_t npages)
 {
     unsigned char resident[PAGES_AT_ONCE];

@@ -7,7 +7,7 @@
 
 #include "base/ioutil.h"
 
-/* Bytes that a and b have in common, up to the end of a whole part. */
+/* Returns the length of the common prefix of a and b, in whole components. */
 static size_t common_parts(const char *a, const char *b)
 {
     size_t i = 0, last = 0;
@@ -22,7 +22,7 @@ static size_t common_parts(const char *a, const char *b)
 
 char *fsdpck_path_relative(const char *dir, const char *to, struct fsdpck_error *err)
 {
-    const char *rest = dir[1] ? dir : "", *tail = to[1] ? to : ""; /* "/" has no part */
+    const char *rest = dir[1] ? dir : "", *tail = to[1] ? to : ""; /* "/" has no component */
     size_t same = common_parts(rest, tail), nup = 0;
     for (const char *p = rest + same; *p; p++)
         nup += *p == '/';

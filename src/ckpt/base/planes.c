@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops over numbers of one width, written so that compilers vectorize them. Knows nothing of blocks or codecs. */
+/* Loops over numbers of one width, written so that compilers vectorise them. Knows nothing of blocks or codecs. */
 #include "base/planes.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ struct fsdpck_planes fsdpck_planes_of(enum fsdpck_dtype dtype)
     return (struct fsdpck_planes){ .unit = info->swap, .rotate = is_float && info->swap > 1 };
 }
 
-/* One pair of functions a width; `by` is 0 or 1, and known where they are inlined. */
+/* One pair of functions per width; `by` is 0 or 1, and constant after inlining. */
 #define ROTATE_LEFT(v, by, bits)  ((by) ? (v) << 1 | (v) >> ((bits)-1) : (v))
 #define ROTATE_RIGHT(v, by, bits) ((by) ? (v) >> 1 | (v) << ((bits)-1) : (v))
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A few threads that take numbered pieces of work in turn. Knows nothing of the work. */
+/* A few threads that take numbered pieces of work in turn. Does not know the work. */
 #include "base/pool.h"
 
 #include <pthread.h>
@@ -22,8 +22,8 @@ struct pool {
     const volatile int *stop;
     size_t npieces;
     atomic_size_t next;
-    atomic_bool ended;     /* no piece is started any more */
-    pthread_mutex_t mutex; /* of what follows: the failure of the lowest piece seen so far */
+    atomic_bool ended;     /* no more pieces are started */
+    pthread_mutex_t mutex; /* guards the fields below: the failure of the lowest piece so far */
     int rc;
     size_t failed_piece;
     struct fsdpck_error error;
@@ -56,7 +56,7 @@ static void work(struct pool *p, unsigned worker)
             return;
         if (fsdpck_stop_asked(p->stop)) {
             int rc = fsdpck_error_set(&error, FSDPCK_ERR_STOPPED, NULL, "stopped");
-            record(p, SIZE_MAX, rc, &error); /* whatever a piece found tells more */
+            record(p, SIZE_MAX, rc, &error); /* the error of a piece, if any, is more informative */
             return;
         }
         int rc = p->fn(p->ctx, piece, worker, &error);
@@ -72,8 +72,8 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Starts workers 1 … nthreads-1; where the system gives fewer threads, the others do the work. Signals stay with the
- * program's own threads. Returns the number started. */
+/* Starts workers 1 … nthreads-1; if the system provides fewer threads, these do all the work. Blocks signals in them,
+ * so that the program's own threads get them. Returns the number started. */
 static unsigned start(struct pool *p, struct worker *workers, unsigned nthreads)
 {
     sigset_t all, before;
@@ -137,6 +137,6 @@ unsigned fsdpck_processors(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         return (unsigned)CPU_COUNT(&set);
-    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than the set has room for */
+    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than fit in the set */
     return n > 0 ? (unsigned)n : 1;
 }

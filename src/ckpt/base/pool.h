@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs numbered pieces of work on a few threads. The first error ends it and is returned; pieces start in order. */
+/* Runs numbered pieces of work on a few threads. The first error stops the run and is returned; pieces start in
+ * order. */
 #ifndef CKPT_POOL_H
 #define CKPT_POOL_H
 
@@ -13,11 +14,11 @@ typedef int (*fsdpck_pool_fn)(void *ctx, size_t piece, unsigned worker, struct f
 /* nthreads 1 runs in the caller's thread. stop: see fsdpck_options. */
 int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop,
                     struct fsdpck_error *err);
-/* Workers for each processor where most of the time is spent waiting for the disk. */
+/* Number of workers per processor for work that mostly waits for the disk. */
 #define FSDPCK_POOL_WAITING 4u
 
-/* For a piece that waits for an earlier one, in a loop that also looks at `stop`: until the condition is signalled, or
- * a little while has passed. An earlier piece that is not started any more, since all is to stop, would wake nobody. */
+/* For a piece that waits for an earlier one, in a loop that also checks `stop`. Returns when the condition is
+ * signalled, or after a short time: if a stop keeps the earlier piece from starting, nothing would signal. */
 void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the caller has asked to stop (fsdpck_options.stop), perhaps from a signal handler or another thread. */
+/* Tells whether the caller has asked to stop (fsdpck_options.stop), perhaps from a signal handler or another thread. */
 #ifndef CKPT_STOP_H
 #define CKPT_STOP_H
 

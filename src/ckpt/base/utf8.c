@@ -12,8 +12,8 @@ static bool continues(unsigned char c)
     return (c & 0xC0) == 0x80;
 }
 
-/* Bytes of the character at s, of which n are left; 0 where it is none. The second byte's range excludes overlong
- * forms, surrogates and what lies beyond U+10FFFF (Unicode, table 3-7). */
+/* Returns the length of the character at s, with n bytes left; 0 if it is invalid. The second byte's range excludes
+ * overlong forms, surrogates and code points above U+10FFFF (Unicode, table 3-7). */
 static size_t character(const unsigned char *s, size_t n)
 {
     unsigned char c = s[0];

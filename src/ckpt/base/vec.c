@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing array. Knows the size of its items and nothing else about them. */
+/* A growing array. Knows only the size of its items. */
 #include "base/vec.h"
 
 #include <assert.h>

@@ -15,9 +15,9 @@ struct fsdpck_vec {
         NULL, 0, 0, sizeof(type) \
     }
 
-/* A zeroed new last item, or NULL when memory is out. Pointers to earlier items are invalid afterwards. */
+/* Appends a zeroed item and returns it, or NULL if out of memory. Pointers to earlier items become invalid. */
 void *fsdpck_vec_push(struct fsdpck_vec *v, struct fsdpck_error *err);
-/* Room for n items in all. */
+/* Makes room for n items in total. */
 int fsdpck_vec_reserve(struct fsdpck_vec *v, size_t n, struct fsdpck_error *err);
 void fsdpck_vec_free(struct fsdpck_vec *v);
 
