@@ -3,7 +3,7 @@
  * DOM.
  *
  * One pass over the caller's buffer. Refused: invalid UTF-8, lone surrogates, byte order marks, comments, trailing
- * commas, text after the value, other numbers where an integer is required, integers outside 0 … 2^64-1, nesting deeper
+ * commas, text after the value, non-integers if an integer is required, integers outside 0 … 2^64-1, nesting deeper
  * than FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. The caller must detect duplicate keys.
  *
  *     fsdpck_json_object(j);                      // '{'

@@ -172,7 +172,7 @@ static int choose_tree(struct choice *c, enum fsdpck_tree_policy policy)
 
 /* ---- names ---- */
 
-/* Returns the output name: tree dropped, prefix replaced. */
+/* Makes the output name: drops the tree, replaces the prefix. */
 static int rename_one(struct choice *c, struct fsdpck_named *n)
 {
     const struct fsdpck_select *s = c->select;

@@ -21,7 +21,7 @@ struct fsdpck_out_chunk {
     uint64_t hashes; /* file offset that gets the XXH3-128 of each 64 KiB block; 0: not hashed */
     bool compressed; /* hashes then gets the blocks' records, see packer.h */
     struct fsdpck_planes planes;
-    /* Filled in by the transfer where hashes != 0: */
+    /* Filled in by the transfer if hashes != 0: */
     uint32_t crc32;
     bool has_content; /* set if whole rows were written: content is this chunk's part of the tensor's content id */
     struct fsdpck_content content;

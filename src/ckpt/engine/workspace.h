@@ -9,7 +9,7 @@
 
 #define FSDPCK_FETCH_WINDOW_NBYTES  (4u << 20) /* maximum bytes of one read: a multiple of the hash block */
 #define FSDPCK_FETCH_DECODED_NBYTES (1u << 20) /* bytes decoded at a time if the elements are scattered */
-#define FSDPCK_FETCH_BLOCKS         (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* maximum number in a window */
+#define FSDPCK_FETCH_BLOCKS         (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* most blocks in a window */
 
 /* One thread's workspace, reused from read to read. */
 struct fsdpck_fetch {

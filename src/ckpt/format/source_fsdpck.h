@@ -5,7 +5,7 @@
 
 #include "format/index.h"
 
-/* Returns the chunk table of files[rank], read and checked against the index on first use; thread-safe. Borrowed. */
+/* Gets the chunk table of files[rank], read and checked against the index on first use; thread-safe. Borrowed. */
 int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table,
                        struct fsdpck_error *err);
 

@@ -211,7 +211,7 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
     return rc;
 }
 
-/* Returns the text of config.json among the assets, or NULL. *owned must be freed. */
+/* Gets the text of config.json among the assets, or NULL. *owned must be freed. */
 static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text,
                        uint64_t *nbytes, char **owned, struct fsdpck_error *err)
 {

@@ -35,10 +35,10 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
 int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir,
                         struct fsdpck_error *err);
 void fsdpck_assets_free(struct fsdpck_assets_out *assets);
-/* Returns whether config.json among them has tie_word_embeddings: true; false if missing or different. */
+/* *tied: config.json among them has tie_word_embeddings: true; false if missing or different. */
 int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied,
                        struct fsdpck_error *err);
-/* Returns the dtype that config.json among them states for the model; *found false if it is missing or unknown. */
+/* Gets the dtype that config.json among them states for the model; *found false if it is missing or unknown. */
 int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found,
                         enum fsdpck_dtype *dtype, struct fsdpck_error *err);
 

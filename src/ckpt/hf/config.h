@@ -7,7 +7,7 @@
 
 #define FSDPCK_CONFIG_MAX_NBYTES (16u << 20)
 
-/* text is NUL-terminated at nbytes, here and below. Returns whether it has tie_word_embeddings: true (its own, or its
+/* text is NUL-terminated at nbytes, here and below. *tied: it has tie_word_embeddings: true (its own, or its
  * text_config's if it has none). file: for messages. */
 int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *tied, struct fsdpck_error *err);
 /* Reads num_attention_heads and num_key_value_heads (the same if it is absent); both at least 1. */

@@ -9,9 +9,9 @@
 #include "engine/selection.h"
 #include "hf/assets.h"
 
-/* Returns whether the tensor is part of a quantized weight (its codes, a scale, a zero point, a table): the name of
- * another part of it, or the tensor's own if that alone proves it; otherwise NULL. An 8-bit tensor without a scale
- * beside it is an ordinary one. */
+/* If the tensor is part of a quantized weight (its codes, a scale, a zero point, a table), returns the name of another
+ * part of it, or the tensor's own name if that alone proves it; otherwise NULL. An 8-bit tensor without a scale beside
+ * it is an ordinary one. */
 const char *fsdpck_quantized_beside(const struct fsdpck_source *src, const struct fsdpck_tensor *t);
 
 /* FSDPCK_ERR_UNSUPPORTED if one of the selected tensors is quantized, or if a configuration among the assets (NULL:

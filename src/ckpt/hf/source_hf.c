@@ -77,7 +77,7 @@ static bool has_name(const struct folder *f, const char *name)
     return false;
 }
 
-/* Returns the ordinal of the name among the files; adds it if new. */
+/* Gets the ordinal of the name among the files; adds it if new. */
 static int add_file(struct folder *f, const char *name, uint32_t *id, struct fsdpck_error *err)
 {
     size_t old = fsdpck_names_find(&f->file_names, name);

@@ -32,7 +32,7 @@ void fsdpck_lora_config_free(struct fsdpck_lora_config *c);
 
 /* Returns whether the key exists and is neither null, false nor empty. */
 bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key);
-/* Returns a module's value: from the first pattern that matches, else the default. FSDPCK_ERR_UNSUPPORTED if a pattern
+/* Gets a module's value: from the first pattern that matches, else the default. FSDPCK_ERR_UNSUPPORTED if a pattern
  * that cannot be evaluated might match. */
 int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r,
                             struct fsdpck_error *err);
@@ -51,7 +51,7 @@ bool fsdpck_lora_saves(const char *name, const char *module);
 const char *fsdpck_lora_config_saves(const struct fsdpck_lora_config *c, const char *module);
 /* Returns entry i of modules_to_save, or NULL after the last. */
 const char *fsdpck_lora_config_saved_name(const struct fsdpck_lora_config *c, size_t i);
-/* Returns the rows of the module's weight that were trained alone, in the order of the tensor with their values; *rows
+/* Gets the rows of the module's weight that were trained alone, in the order of the tensor with their values; *rows
  * NULL: the config names none. Refuses negative and duplicate rows. */
 int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_arena *arena, const char *module,
                               uint64_t **rows, size_t *nrows, struct fsdpck_error *err);

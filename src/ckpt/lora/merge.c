@@ -47,7 +47,7 @@ static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, c
     return rc;
 }
 
-/* Returns the target for a parameter of the model; makes it if the tensor has none yet. Several names of a tensor share
+/* Gets the target for a parameter of the model; makes it if the tensor has none yet. Several names of a tensor share
  * one target. */
 int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
                              struct fsdpck_error *err)

@@ -49,7 +49,7 @@ static inline unsigned lora_base_nnames(const struct fsdpck_lora_merge *m, const
 
 const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf,
                                         struct fsdpck_error *err);
-/* Returns the target for a parameter of the base; position: the adapter's tensor, for errors. */
+/* Gets the target for a parameter of the base; position: the adapter's tensor, for errors. */
 int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
                              struct fsdpck_error *err);
 /* Refuses an adapter's tensor because of its shape. */

@@ -39,7 +39,7 @@ void fsdpck_operands_release(struct fsdpck_operands *o, struct fsdpck_operand_se
 /* Reads elements [begin, begin + nelem) of a source's tensor as float32; checks that they are finite. */
 int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, uint64_t nelem, float *out,
                      struct fsdpck_error *err);
-/* Returns whether two of the adapter's tensors, of one shape, hold the same values. */
+/* *same: two of the adapter's tensors, of one shape, hold the same values. */
 int fsdpck_lora_same(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, bool *same, struct fsdpck_error *err);
 
 #endif

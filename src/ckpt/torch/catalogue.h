@@ -7,7 +7,7 @@
 
 #include "torch/dcp/dcp.h"
 
-/* Where a box of a tensor is stored. */
+/* The location of a box of a tensor. */
 struct fsdpck_stored_box {
     uint32_t tensor;         /* ordinal in the catalogue */
     uint32_t file;           /* ordinal in the source */

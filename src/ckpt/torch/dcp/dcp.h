@@ -101,7 +101,7 @@ void fsdpck_dcp_item_subject(const struct source_item *item,
 int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
                          struct fsdpck_error *err); /* as the ops' read_item */
 void fsdpck_dcp_close(struct fsdpck_source *src);   /* does nothing if impl is NULL */
-/* Returns the extent of one chunk; opens its item on first use. layout lives as long as the source. Thread-safe. */
+/* Gets the extent of one chunk; opens its item on first use. layout lives as long as the source. Thread-safe. */
 int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out,
                       struct fsdpck_error *err);
 

@@ -17,8 +17,7 @@ struct fsdpck_dtensor_node {
     bool has_coordinate; /* the pickle states the rank's position on the mesh */
     uint32_t coordinate[FSDPCK_MAX_MESH_DIMS];
     fsdpck_node mesh_node;
-    fsdpck_node rank_tuple, rank_tensor; /* the ranks of the mesh, row-major, as a tuple of integers or as a tensor;
-                                            NO_NODE where not given */
+    fsdpck_node rank_tuple, rank_tensor; /* the mesh's ranks, row-major: a tuple or a tensor; NO_NODE: not given */
     bool sub_mesh;                       /* those ranks belong to the mesh from which this one was sliced */
 };
 

@@ -88,7 +88,7 @@ static inline fsdpck_node *pop_mark(struct machine *m, size_t *count)
     return values;
 }
 
-/* Returns the topmost value without popping it. */
+/* Gets the topmost value without popping it. */
 static inline bool top(struct machine *m, fsdpck_node *n)
 {
     fsdpck_node *values = pop(m, 1);

@@ -43,7 +43,7 @@ const char *fsdpck_format_dims(char *buf, size_t nbytes, const uint64_t *dims, u
     return buf;
 }
 
-/* Returns the dtype of a typed storage; false for UntypedStorage and any other class. */
+/* Gets the dtype of a typed storage; false for UntypedStorage and any other class. */
 static bool storage_dtype(const struct fsdpck_pickle *p, fsdpck_node class, enum fsdpck_dtype *out)
 {
     const char *name = fsdpck_pickle_type(p, class) == FSDPCK_PICKLE_GLOBAL ? fsdpck_pickle_text(p, class, NULL) : "";

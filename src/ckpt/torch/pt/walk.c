@@ -43,8 +43,7 @@ static int spend(struct walk *k, uint64_t steps)
     return 0;
 }
 
-/* Returns whether to walk into a list or tuple: it contains a tensor at any depth, or (a list, through lists) a
- * dict. */
+/* *out: walk into the list or tuple, because it contains a tensor at any depth, or (a list, through lists) a dict. */
 static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
 {
     const struct fsdpck_pickle *p = k->w->p;
