@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit protocol: replaces nothing, or the old output, by the new one in one atomic step. It does not know the
- * contents. This file begins and abandons a commit; commit_finish.c completes it.
+/* The commit protocol: puts the new output in the place of nothing, or of the old one; a reader never sees a mixture.
+ * It does not know the contents. This file begins and abandons a commit; commit_finish.c completes it.
  *
  * The usual way is staged. A save with id U writes everything to X.tmp-U beside the output X (names: commit_impl.h):
  *

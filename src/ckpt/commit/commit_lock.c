@@ -33,7 +33,7 @@ struct identity {
     json_int_t pid;
 };
 
-/* Reads the first line of a file in /proc, whose size is not known. */
+/* Reads the first line of a file in /proc; such files have no size. */
 static void read_line(const struct fsdpck_io *io, const char *path, char *line, size_t nbytes)
 {
     int64_t n = -1;

@@ -189,7 +189,8 @@ static int hash_long_gap(const struct window *w, struct fsdpck_error *err)
     return rc;
 }
 
-/* Copies the gaps to `out`, or adds them to a hash (one of the two is NULL). Returns their size. */
+/* Copies the gaps to `out`, or adds them to a hash; either may be NULL, and with both NULL it only measures. Returns
+ * their size. */
 static uint64_t take_gaps(const struct window *w, const uint8_t *data, uint8_t *out, struct fsdpck_hasher *h)
 {
     uint64_t begin = position_of(w, w->spans), done = 0;
