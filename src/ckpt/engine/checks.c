@@ -18,9 +18,7 @@
 #include "engine/zstream.h"
 
 #define PIECE_NBYTES (1u << 20)
-#define MAX_SEGMENTS \
-    4096u /* segments of a record; beyond that (scattered reads of a transposed tensor) the end re-reads the whole \
-             record */
+#define MAX_SEGMENTS 4096u /* per record; beyond (scattered reads of a transposed tensor), the end re-reads it all */
 
 enum { UNSEEN, OPEN, SOUND, DAMAGED };
 

@@ -13,8 +13,7 @@
 #include "base/hash.h"
 #include "base/pool.h"
 
-#define JOB_NBYTES (8u << 20) /* runs are cut at this length, at hash blocks, so that threads share one large tensor \
-                               */
+#define JOB_NBYTES (8u << 20) /* length of a run's part, cut at hash blocks, so that threads share a large tensor */
 
 struct job {
     struct fsdpck_extent e;

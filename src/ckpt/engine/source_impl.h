@@ -146,8 +146,7 @@ static inline struct source_file *source_files(const struct fsdpck_source *s)
  * source. */
 int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
-#define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder with this name inside makes its parent a DCP source \
-                                                      */
+#define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder with it inside is a DCP source too */
 bool fsdpck_dcp_ranks_is(const char *name); /* whether the name is that of one rank's metadata: "__3.metadata" */
 bool fsdpck_dcp_shards_is(
     const char *name); /* whether the name is that of a rank's file in a DCP save in safetensors form */

@@ -49,7 +49,7 @@ static int by_payload(const void *a, const void *b)
     return (*x)->payload < (*y)->payload ? -1 : (*x)->payload > (*y)->payload;
 }
 
-/* Adds a payload as as many windows as it needs, cut at hash blocks. */
+/* Divides a payload into as many windows as it needs, cut at hash blocks. */
 static int push_payload(struct cutter *c, uint64_t entry, uint64_t nbytes)
 {
     for (uint64_t at = 0; at < nbytes;) {

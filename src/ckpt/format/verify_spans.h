@@ -9,10 +9,9 @@
 
 #define FSDPCK_VERIFY_WINDOW_NBYTES \
     (4u << 20) /* maximum, a good read size for disks. Both are multiples of the hash block */
-#define FSDPCK_VERIFY_CACHED_NBYTES (1u << 20) /* small enough to stay in the processor's cache between copy and hash \
-                                                */
-#define FSDPCK_NO_ENTRY UINT64_MAX
-#define FSDPCK_NO_TURN  UINT32_MAX
+#define FSDPCK_VERIFY_CACHED_NBYTES (1u << 20) /* small enough to stay in the processor's cache until hashed */
+#define FSDPCK_NO_ENTRY             UINT64_MAX
+#define FSDPCK_NO_TURN              UINT32_MAX
 
 struct fsdpck_verify_span {
     uint64_t entry;      /* of the table, or FSDPCK_NO_ENTRY: bytes outside payloads */

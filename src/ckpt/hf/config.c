@@ -117,7 +117,7 @@ static bool is_dtype_key(const char *key)
     return strcmp(key, "torch_dtype") == 0 || strcmp(key, "dtype") == 0;
 }
 
-/* text_config, vision_config, …: models within the model. Excludes quantization configs. */
+/* text_config, vision_config, …: models within the model. Excludes quantization_config. */
 static bool is_model_key(const char *key)
 {
     size_t n = strlen(key), k = strlen("_config");

@@ -52,7 +52,7 @@ static void drop_wrappers(struct name_parts *p)
             i++;
     while (p->count > 1 && strcmp(p->at[0], "module") == 0) /* DDP; deeper down it may be a module's own name */
         drop(p, 0, 1);
-    for (size_t i = 0; i + 2 < p->count; i++) /* PEFT's own wrapper contains the parts before it */
+    for (size_t i = 0; i + 2 < p->count; i++) /* the parts before PEFT's own wrapper contain it */
         if (strcmp(p->at[i], "base_model") == 0 && strcmp(p->at[i + 1], "model") == 0) {
             drop(p, 0, i + 2);
             return;

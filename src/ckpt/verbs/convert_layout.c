@@ -25,7 +25,7 @@ static int check_mesh(const struct fsdpck_mesh *mesh, struct fsdpck_error *err)
     return 0;
 }
 
-struct chunk_owner { /* the tensor being laid out */
+struct chunk_owner { /* a chunk's owner, for the tensor being laid out */
     struct conversion *c;
     uint32_t tensor, rank;
 };

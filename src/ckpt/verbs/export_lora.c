@@ -118,8 +118,8 @@ static bool is_embedding(const char *module)
     return strstr(last, "emb") || strcmp(last, "wte") == 0;
 }
 
-/* A tied head trains the embedding's rows. A checkpoint lists them under both names, PEFT's file only once; PEFT would
- * report a separate copy for the head as missing from the model. */
+/* A tied head trains the embedding's rows. A checkpoint lists them under both names, PEFT's file only once, without a
+ * separate tensor for the head. */
 static int is_tied_copy(const struct lora_export *x, const struct fsdpck_lora_tokens *k, bool *copy)
 {
     const struct fsdpck_lora_adapter *a = &x->adapter;

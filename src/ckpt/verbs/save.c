@@ -17,7 +17,7 @@
 #include "verbs/save_shard.h"
 #include "format/shard_name.h"
 
-#define INDEX_HEAD_NBYTES 128u /* format, version, requires, save_id come first; every index is longer */
+#define INDEX_HEAD_NBYTES 128u /* format, version, requires, save_id come first; an index is never shorter */
 
 struct save {
     const struct fsdpck_save_request *req;

@@ -64,7 +64,8 @@ static bool read_tensor_mesh(const struct fsdpck_pickle *p, fsdpck_node tensor, 
     return true;
 }
 
-/* torch 2.15: a layout of (shape, stride) pairs over the flat list of ranks. The layout omits dimensions of size 1. */
+/* torch 2.15: a layout of (shape, stride) pairs over the flat list of ranks. The pair of a dimension of size 1 is
+ * empty. */
 static bool read_layout_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     fsdpck_node axes = attribute(p, attribute(p, mesh, "_layout"), "axes");
@@ -103,7 +104,7 @@ static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, str
     return true;
 }
 
-/* Reads the names of the mesh's dimensions, if any; only messages use them. */
+/* Reads the names of the mesh's dimensions, if any. They are only informative. */
 static void read_names(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     static const char *const numbered[FSDPCK_MAX_MESH_DIMS] = { "dim0", "dim1", "dim2", "dim3",
