@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's loop. Each thread takes a lane, reads its elements band by band from the source, casts them, and passes
- * them to their chunks. Knows neither formats nor directories. */
+/* The engine's loop. Each thread takes one lane after another, reads its elements band by band from the source, casts
+ * them, and passes them to their chunks. Knows neither formats nor directories. */
 #include "engine/transfer.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chunks of one tensor: joins its boxes from state_dict_metadata with the items that storage_data gives for their
- * offsets, and checks that they fill the tensor. Opens no item. */
+ * offsets, and checks that they fill the tensor. Opens no file. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
