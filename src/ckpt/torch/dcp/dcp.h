@@ -93,7 +93,7 @@ int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn r
                       struct fsdpck_verify_result *result, struct fsdpck_error *err);
 int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
                        fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err);
-/* dcp_items.c: decodes each non-tensor item that is a zstd stream once, to find its size. */
+/* items.c: decodes each non-tensor item that is a zstd stream once, to find its size. */
 int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err);
 struct fsdpck_zip_subject;
 void fsdpck_dcp_item_subject(const struct source_item *item,

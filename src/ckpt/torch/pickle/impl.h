@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of the pickle reader: the pool of nodes (pickle_tree.c) that the opcode machine (pickle.c) fills. */
+/* Internals of the pickle reader: the pool of nodes (tree.c) that the opcode machine (pickle.c) fills. */
 #ifndef CKPT_PICKLE_IMPL_H
 #define CKPT_PICKLE_IMPL_H
 

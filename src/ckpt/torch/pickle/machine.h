@@ -99,7 +99,7 @@ static inline bool top(struct machine *m, fsdpck_node *n)
     return values;
 }
 
-/* ---- pickle_objects.c: opcodes for names and objects ---- */
+/* ---- objects.c: opcodes for names and objects ---- */
 
 bool fsdpck_pickle_op_global(struct machine *m, uint8_t op);
 bool fsdpck_pickle_op_stack_global(struct machine *m, uint8_t op);

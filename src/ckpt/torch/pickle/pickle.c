@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs no
+/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of tree.c. It runs no
  * code, imports nothing, and must not know the meaning of any name. */
 #include "torch/pickle/machine.h"
 
@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 
 struct opcode {
-    bool (*run)(struct machine *m, uint8_t op); /* NULL: see pickle_refuse.c */
+    bool (*run)(struct machine *m, uint8_t op); /* NULL: see refuse.c */
     const char *name;
 };
 static bool op_proto(struct machine *m, uint8_t op)
