@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kinds of device there are. */
+/* Finds a device by name. */
 #include "cpu/stream.h"
 
 #include <kernels/stream.h>

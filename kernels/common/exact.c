@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of doubles without rounding, in a wide integer whose unit is 2⁻¹⁰⁷⁴, the smallest double. */
+/* Exact sums of doubles, in a wide integer whose unit is 2⁻¹⁰⁷⁴, the smallest double. */
 #include <kernels/optimizer.h>
 
 #include <math.h>
@@ -32,7 +32,7 @@ void kern_exact_add(struct kern_exact *sum, const double *x, int64_t nelem)
         add_one(sum, x[i]);
 }
 
-/* Limbs of 32 bits again, after accumulators were added up. */
+/* Reduces the limbs to 32 bits after accumulators were added up. */
 static void normalize(uint64_t limb[KERN_EXACT_LIMBS])
 {
     uint64_t carry = 0;
@@ -53,8 +53,8 @@ double kern_exact_value(const struct kern_exact *sum)
     int top = KERN_EXACT_LIMBS - 1;
     while (top > 1 && !limb[top])
         top--;
-    /* Three limbs hold the 53 bits that count and more; whether anything lies below them decides ties, as one sticky
-     * bit. */
+    /* Three limbs hold more than the 53 significant bits. One sticky bit records whether anything lies below them: it
+     * decides ties. */
     unsigned __int128 head = (unsigned __int128)limb[top] << 64 | limb[top - 1] << 32 | (top >= 2 ? limb[top - 2] : 0);
     int exponent = (top - 2) * 32 - 1074, sticky = 0;
     for (int i = 0; i < top - 2; i++)
@@ -64,7 +64,8 @@ double kern_exact_value(const struct kern_exact *sum)
         drop++;
     sticky |= (head & (((unsigned __int128)1 << drop) - 1)) != 0;
     uint64_t kept = (uint64_t)(head >> drop) << 1 | (uint64_t)sticky;
-    /* One rounding, by hand where the result is subnormal: none is needed there, as the unit is the smallest double. */
+    /* Rounds once, by hand: ldexp would round a subnormal result twice. A subnormal result needs no rounding, as the
+     * unit is the smallest double. */
     int bits = kept ? 64 - __builtin_clzll(kept) : 0, over = bits - 53;
     if (over <= 0)
         return ldexp((double)kept, exponent + drop - 1);

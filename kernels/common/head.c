@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head by chunks of rows, from the device's own kernels: the same code for every device. */
+/* The output head, in chunks of rows. It calls the operations of the device, so all devices share this code. */
 #include <kernels/loss.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
-/* Logits of a chunk: some ten megabytes, and rows enough for the products to be worth their reading of W. */
+/* Rows per chunk. The logits of a chunk take some ten megabytes; the rows are enough to amortise reading W in each
+ * product. */
 int64_t kern_head_chunk(int64_t nvocab)
 {
     const int64_t wanted = ((int64_t)24 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
-/* Rows of W that a product of the input's gradient goes along at once: they stay in a processor's cache while every
- * tile reads them, and W is read from memory once. */
+/* Rows of W per block in dX = dY·W. A block stays in the processor's cache while every tile reads it, so W is read from
+ * memory once. */
 enum { PANEL = 2048 };
 
 static int64_t panel_of(const struct kern_head *h)
@@ -20,12 +21,13 @@ static int64_t panel_of(const struct kern_head *h)
     return h->panel ? h->panel : PANEL;
 }
 
-/* What lies in scratch, each part aligned to 64 bytes. */
+/* Layout of scratch; each part is aligned to 64 bytes. */
 struct parts {
-    void *logits, *dlogits; /* (chunk, pitch); the gradient lies over them where its elements are no larger */
-    void *h;                /* (chunk, d): rows that were gathered */
-    float *dh;              /* (chunk, d): their gradient, while it is added up */
-    void *s, *ds;           /* (chunk, r) */
+    void *logits,
+        *dlogits; /* (chunk, pitch); the gradient shares the memory of the logits if its elements are no larger */
+    void *h;      /* (chunk, d): gathered rows */
+    float *dh;    /* (chunk, d): their gradient, accumulated in fp32 */
+    void *s, *ds; /* (chunk, r) */
 };
 
 struct head_work {
@@ -49,7 +51,8 @@ static void *take(char *base, size_t *at, int64_t nelem, enum kern_dtype dtype)
     return part;
 }
 
-/* Pitch of the logits. Rows that all began at the same offset in a page would compete for one set of the cache. */
+/* Pitch of the logits: nvocab rounded up to 32, plus 32. Without the extra 32, rows of a round vocabulary all start at
+ * the same page offset and compete for one cache set. */
 static int64_t pitch_of(const struct kern_head *h)
 {
     return (h->nvocab + 31) / 32 * 32 + 32;
@@ -76,7 +79,7 @@ size_t kern_head_scratch(const struct kern_head *head)
     return split_scratch(head, NULL, &p);
 }
 
-/* One chunk's matrices. */
+/* The matrices of one chunk. */
 struct chunk {
     int64_t row, n;
     struct kern_cmat h;
@@ -95,7 +98,7 @@ static struct chunk chunk_at(const struct head_work *w, int64_t row)
     struct chunk c = { .row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk };
     c.logits = (struct kern_mat){ w->parts.logits, pitch_of(h), h->output };
     c.dlogits = (struct kern_mat){ w->parts.dlogits, pitch_of(h), h->compute };
-    if (w->parts.dlogits == w->parts.logits) /* rows begin where those of the logits do */
+    if (w->parts.dlogits == w->parts.logits) /* rows start where those of the logits do */
         c.dlogits.pitch = pitch_of(h) * kern_dtype_bytes(h->output) / kern_dtype_bytes(h->compute);
     c.s = (struct kern_mat){ w->parts.s, h->lora.r, h->compute };
     c.ds = (struct kern_mat){ w->parts.ds, h->lora.r, h->compute };
@@ -188,7 +191,7 @@ static void weight_grads(const struct head_work *w, const struct chunk *c)
     }
 }
 
-/* dh = or += the part that a panel of W, from row `from` on, gives. */
+/* dh = or += the contribution of the panel of W that starts at row `from`. */
 static void panel_grad(const struct head_work *w, const struct chunk *c, int64_t from)
 {
     const struct kern_head *h = w->head;
@@ -228,7 +231,8 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
     w->ops->cast(w->stream, to, kern_const(c->dh), c->n, h->d);
 }
 
-/* Rows of dh that no chunk writes. Rows without gaps are one call: on a device each is a launch. */
+/* Zeroes the rows of dh that no chunk writes. Contiguous rows take one call, because on a device each call is a launch.
+ */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
     const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads modules. What it says when that fails is for a user who asked for a device. */
+/* Loads device modules. Its messages address the user who asked for a device. */
 #include <kernels/module.h>
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Philox4x32-10 as others call it. */
+/* The exported form of Philox4x32-10. */
 #include "common/philox.h"
 
 #include <kernels/random.h>

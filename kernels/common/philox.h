@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Philox4x32-10's block function, as the paper has it: one text for C, for vector-free C++ and for kernels on a GPU. */
+/* Block function of Philox4x32-10, as in the paper. C, C++ without vectors, and GPU kernels share this text. */
 #ifndef COMMON_PHILOX_H
 #define COMMON_PHILOX_H
 

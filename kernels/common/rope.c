@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frequencies and tables of rotary positions, on the host in fp64. Each scaling is what transformers'
- * modeling_rope_utils computes. */
+/* Frequencies and tables of rotary positions, on the host in fp64. Each scaling follows transformers'
+ * modeling_rope_utils. */
 #include <kernels/rope.h>
 
 #include <math.h>
 
 static const double pi = 3.14159265358979323846;
 
-/* Low frequencies are stretched, high ones stay, those between are blended. */
+/* Low frequencies are stretched, high ones are unchanged, those between are interpolated. */
 static double llama3_frequency(const struct kern_rope *r, double inv_freq)
 {
     double wavelength = 2 * pi / inv_freq;

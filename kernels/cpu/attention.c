@@ -23,7 +23,7 @@ struct query {
     void *q;           /* (stacked, head_dim) in p.compute */
     float *o;          /* (stacked, head_dim) */
     float *s;          /* (stacked, span) */
-    uint16_t *weights; /* (stacked, span), where they are rounded */
+    uint16_t *weights; /* (stacked, span): the weights as bf16, if the products are bf16 */
     float top[CPU_STACKED], sum[CPU_STACKED];
 };
 
@@ -56,7 +56,7 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
     cpu_attention_pack_panel(&f->p, f->values, f->a->v, piece);
 }
 
-/* One step of the online softmax for a row: turns its scores into weights, and rescales the sums to the new maximum. */
+/* One step of the online softmax for a row: turns its scores into weights and rescales the sums to the new maximum. */
 static void online_softmax_step(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from,
                                 int64_t to)
 {
@@ -86,7 +86,7 @@ static void online_softmax_span(const struct forward *f, struct query *w, const 
     }
 }
 
-/* Adds blocks block … block+n-1 of keys. */
+/* Processes blocks block … block+n-1 of keys. */
 static int attend_span(const struct forward *f, struct query *w, int64_t block, int64_t n)
 {
     const int64_t dim = f->p.shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK;

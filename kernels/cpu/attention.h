@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward share: how tokens are cut into blocks, keys and values packed by document, and
- * query heads stacked that share a key head. Products inside are oneDNN's, in bf16 where that is worth it, else in
- * fp32. */
+/* Shared by attention's forward and backward. Tokens are cut into blocks, keys and values are packed by document, and
+ * query heads that share a key head are stacked. oneDNN computes the products, in bf16 if that is faster, else in fp32.
+ */
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 
@@ -10,23 +10,23 @@
 #include <kernels/attention.h>
 
 enum {
-    CPU_BLOCK = 64, /* tokens of a block; a document's blocks start at its first token and are filled up with zeros */
-    CPU_SPAN = 4 * CPU_BLOCK, /* keys that are looked at at once: few shapes, so that few primitives are made */
-    CPU_STACK = 4,            /* heads that are stacked at most */
-    CPU_STACKED = CPU_STACK * CPU_BLOCK /* rows of a stack at most */
+    CPU_BLOCK = 64, /* tokens per block; blocks of a document start at its first token; the last is zero-padded */
+    CPU_SPAN = 4 * CPU_BLOCK,           /* keys per step; few sizes occur, so that few primitives are made */
+    CPU_STACK = 4,                      /* most heads in a stack */
+    CPU_STACKED = CPU_STACK * CPU_BLOCK /* most rows in a stack */
 };
 
 struct cpu_token_block {
-    int64_t token, n; /* first token, and how many */
-    int64_t first;    /* the document's first block */
+    int64_t token, n; /* first token, number of tokens */
+    int64_t first;    /* index of the document's first block */
 };
 
 struct cpu_packing {
     const struct kern_attention_shape *shape;
     struct kern_stream *stream;
-    enum kern_dtype compute; /* of what is multiplied */
+    enum kern_dtype compute; /* type of the operands of products */
     int64_t nblock;
-    int64_t nstack; /* stacks of a key head */
+    int64_t nstack; /* stacks per key head */
     struct cpu_token_block *blocks;
 };
 
@@ -35,19 +35,19 @@ struct cpu_stack {
     int64_t kv, head, n;
 };
 
-/* Whether the shape makes sense; else the stream fails. */
+/* Returns true if the shape is valid; otherwise sets the stream's error. */
 bool cpu_attention_check(struct kern_stream *stream, const struct kern_attention_shape *shape);
 int64_t cpu_attention_nblock(const struct kern_attention_shape *shape);
-/* The most blocks that this many documents can make of the shape's tokens. */
+/* Largest number of blocks that the shape's tokens can form in ndoc documents. */
 int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc);
 int64_t cpu_attention_nstack(const struct kern_attention_shape *shape);
-/* Bytes that the blocks take at the head of scratch. */
+/* Bytes of the blocks, which lie at the start of scratch. */
 size_t cpu_attention_blocks_bytes(int64_t nblock);
-/* Fills p, whose blocks lie at memory. q's type decides what is multiplied. */
+/* Fills p; memory receives its blocks. dtype: that of q, which decides the type of the products. */
 void cpu_attention_blocks(struct cpu_packing *p, struct kern_stream *stream, const struct kern_attention_shape *shape,
                           enum kern_dtype dtype, void *memory);
 
-/* Stack number i of nkv · nstack. */
+/* Returns stack i of nkv · nstack. */
 struct cpu_stack cpu_attention_stack(const struct cpu_packing *p, int64_t i);
 
 /* Elements of a packed block: (CPU_BLOCK, head_dim). */
@@ -56,28 +56,29 @@ static inline int64_t cpu_attention_panel(const struct cpu_packing *p)
     return CPU_BLOCK * p->shape->head_dim;
 }
 
-/* A head's rows of a block, in p->compute, zeros beyond the block's n: (CPU_BLOCK, head_dim) without gaps. */
+/* Packs a head's rows of a block, in p->compute: (CPU_BLOCK, head_dim) without gaps, zeros beyond the n tokens of the
+ * block. */
 void cpu_attention_pack(const struct cpu_packing *p, void *dst, struct kern_cmat m, int64_t head,
                         const struct cpu_token_block *b);
-/* Panel `piece` of (nkv, nblock) panels, of a key or value head's rows of a block. */
+/* Packs panel `piece` of (nkv, nblock) panels: the rows of one key or value head in one block. */
 void cpu_attention_pack_panel(const struct cpu_packing *p, char *panels, struct kern_cmat m, int64_t piece);
-/* As cpu_attention_pack, for the heads of a stack, one under the other. */
+/* Like cpu_attention_pack, for the heads of a stack, one below the other. */
 void cpu_attention_pack_stack(const struct cpu_packing *p, void *dst, struct kern_cmat m, const struct cpu_stack *s,
                               const struct cpu_token_block *b);
 
-/* C (m, n) fp32 = or += op(A) · op(B), all without gaps but for the pitches given. */
+/* C (m, n) fp32 = op(A) · op(B), or += if accumulate. */
 int cpu_attention_product(const struct cpu_packing *p, unsigned worker, int64_t m, int64_t n, int64_t k, const void *a,
                           int64_t lda, bool trans_a, const void *b, int64_t ldb, bool trans_b, float *c, int64_t ldc,
                           bool accumulate);
 
-/* The first key block that a query block can see. */
+/* First block of keys that a block of queries can see. */
 int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block);
-/* Keys from … to-1, counted from block b's first, of the n from there that the query token sees. */
+/* The query `token` sees keys *from … *to-1 of the n keys that start at block b, counted from b's first key. */
 void cpu_attention_seen(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
                         int64_t *from, int64_t *to);
 
-/* A row of n weights (its part from … to-1; the rest is 0) as it is multiplied: in place where that is fp32, else
- * rounded into dst. */
+/* Prepares a row of n weights for a product. Weights outside of from … to-1 become 0. fp32 weights stay in place; bf16
+ * ones are rounded into dst. */
 void cpu_attention_weights(const struct cpu_packing *p, uint16_t *dst, float *row, int64_t from, int64_t to, int64_t n);
 
 #endif

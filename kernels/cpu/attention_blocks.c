@@ -29,7 +29,7 @@ int64_t cpu_attention_nblock(const struct kern_attention_shape *shape)
     return n;
 }
 
-/* All but one of a token each. */
+/* The worst case: every document but one has a single token. */
 int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc)
 {
     const int64_t n = ndoc < shape->ntok ? ndoc : shape->ntok;
@@ -125,7 +125,7 @@ int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block)
     const struct cpu_token_block *q = &p->blocks[block], *first = &p->blocks[q->first];
     if (p->shape->window <= 0)
         return q->first;
-    int64_t oldest = q->token - p->shape->window + 1; /* what the block's first query sees */
+    int64_t oldest = q->token - p->shape->window + 1; /* first key that the block's first query sees */
     return oldest <= first->token ? q->first : q->first + (oldest - first->token) / CPU_BLOCK;
 }
 

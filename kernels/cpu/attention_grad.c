@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's backward. A piece of work is a document, a stack of heads, and a part of the document's query blocks
- * (every nth): it runs over the spans of keys that each sees, finishes dq, and adds to dk and dv of its own in scratch,
- * which are then added in order. */
+ * (every nth). It loops over the spans of keys that each block sees, computes dq, and accumulates its own dk and dv in
+ * scratch. These are then added in order. */
 #include "cpu/attention.h"
 
 #include "cpu/matmul.h"
@@ -17,7 +17,7 @@ struct backward {
     float *dk, *dv;      /* (nkv · nstack, npart, nblock) panels */
 };
 
-/* A worker's part of a query block. */
+/* State of a worker for one block of queries. */
 struct query {
     unsigned worker;
     struct cpu_stack stack;
@@ -25,12 +25,13 @@ struct query {
     void *q, *d_o;            /* (stacked, head_dim) in p.compute */
     float *dq;                /* (stacked, head_dim) */
     float *s, *ds;            /* (stacked, span) */
-    uint16_t *weights, *dw;   /* the two as they are multiplied, where they are rounded */
+    uint16_t *weights, *dw;   /* s and ds as bf16, if the products are bf16 */
     float *dk, *dv;           /* (nblock) panels */
     float delta[CPU_STACKED]; /* Σ d_o · o */
 };
 
-/* Pieces enough for some threads, where documents and heads alone are too few; each part costs a copy of dk and dv. */
+/* WANTED: pieces that keep the threads busy when there are few documents and heads. Each part costs a copy of dk and
+ * dv. */
 enum { WANTED = 16, MOST_PARTS = 8 };
 
 static int64_t parts_of(const struct kern_attention_shape *shape, int64_t ndoc, int64_t nblock)
@@ -45,8 +46,8 @@ size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct
 {
     (void)stream;
     const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
-    /* Panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of
-     * more parts. */
+    /* Panels per key head: keys, values, and their gradients per part. With fewer documents there are fewer blocks, but
+     * more parts, so the maximum over ndoc counts. */
     int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock;
     for (int64_t ndoc = 1; ndoc <= WANTED && ndoc <= shape->ndoc; ndoc++) {
         const int64_t n = cpu_attention_most_blocks(shape, ndoc),
@@ -91,7 +92,7 @@ static void softmax_grad_span(const struct backward *b, struct query *w, const s
     }
 }
 
-/* Adds blocks block … block+n-1 of keys. */
+/* Processes blocks block … block+n-1 of keys. */
 static int attend_span(const struct backward *b, struct query *w, int64_t block, int64_t n)
 {
     const struct cpu_packing *p = &b->p;
@@ -141,7 +142,7 @@ static void store_dq(const struct backward *b, const struct query *w)
                       w->dq + (h * CPU_BLOCK + i) * dim);
 }
 
-/* Reads q, d_o and o of the block, of which dq may be one, before anything of it is written. */
+/* Reads q, d_o and o of the block before it writes any of dq, which may be one of them. */
 static int query_block(const struct backward *b, struct query *w, int64_t block)
 {
     w->block = &b->p.blocks[block];
@@ -204,7 +205,7 @@ static void attend_back(void *ctx, int64_t piece, unsigned worker)
             return;
 }
 
-/* The sum over a key head's stacks and parts, in the first one's panel, goes out. */
+/* Adds the panels of a key head's stacks and parts into the first one, and stores the sum. */
 static void fold(const struct backward *b, float *parts, struct kern_mat out, int64_t kv, int64_t block)
 {
     const struct cpu_simd *simd = b->p.stream->simd;

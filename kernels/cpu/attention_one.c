@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of one token: a head is a piece, its weights lie in the worker's scratch. Heads that share keys find them
+/* Attention of one token. A piece is a head; its weights lie in the worker's scratch. Heads that share keys find them
  * in the cache. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
 #include <string.h>
 
-enum { ALONE = 64 * 1024 }; /* elements of keys that are read: less is not worth waking anybody for */
+enum { ALONE = 64 * 1024 }; /* elements of keys; for fewer, waking threads does not pay */
 
 struct one_work {
     const struct kern_stream *stream;

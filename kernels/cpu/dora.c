@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DoRA: norms of rows of W + scale·B·A, which is made in pieces of strips, and what is scaled by them. */
+/* DoRA: row norms of W + scale·B·A, which is computed strip by strip, the scaling by g, and the gradient of m. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Rows of a piece of work: a strip of A is widened once for all of them. */
+/* Rows per piece. They share one widened strip of A. */
 enum { ROWS = 8 };
 
 struct norm_work {
@@ -14,7 +14,7 @@ struct norm_work {
     const struct kern_dora_norm *d;
 };
 
-/* Rows row0 … row0+nrow-1 of W + scale·B·A, columns col … col+n-1. */
+/* Computes rows row0 … row0+nrow-1, columns col … col+n-1, of W + scale·B·A. */
 static void make_strips(const struct norm_work *w, int64_t row0, int64_t nrow, int64_t col, int64_t n,
                         float strips[ROWS][CPU_STRIP])
 {

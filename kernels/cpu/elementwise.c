@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts, sums of matrices, SwiGLU, dropout: what works on elements alone. */
+/* Casts, sums of matrices, SwiGLU, dropout and uniform numbers. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
-/* The operands of an element-wise kernel; each function below uses some. */
+/* Operands of an element-wise kernel; each function below uses some of them. */
 struct operands {
     struct kern_mat y, y2, y3;
     struct kern_cmat a, b, c;
@@ -74,7 +74,7 @@ static void swiglu_grad_strip(const struct cpu_simd *simd, void *ctx, int64_t ro
     const struct operands *o = ctx;
     float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP], y[CPU_STRIP];
     const float *a = cpu_load(simd, o->a, row, col, n, gate), *b = cpu_load(simd, o->b, row, col, n, up);
-    /* Computed aside: the results may lie where operands do. */
+    /* Computed into separate strips, because the results may overwrite operands. */
     simd->swiglu_grad(dgate, dup, a, b, cpu_load(simd, o->c, row, col, n, dy), n);
     if (o->y3.data) {
         simd->swiglu(y, a, b, n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by a tile grid. A tile's product goes straight into C where nothing else is to be done, else into the
- * worker's scratch, from where the rest (low-rank parts, bias, sum, rounding) is done while it is in the cache. */
+/* Matrix products in a grid of tiles. If nothing else is to be done, a tile is computed directly in C. Otherwise it is
+ * computed in the worker's scratch; the low-rank parts, bias, `add` and rounding follow while it is in the cache. */
 #include "cpu/gemm.h"
 
 #include "cpu/matmul.h"
@@ -11,12 +11,12 @@
 #include <string.h>
 
 enum {
-    TILE = 256,  /* largest side of a tile that passes through scratch: it stays in the second cache */
-    LARGE = 512, /* of one that goes straight into C */
-    LEAST = 64,  /* smallest that a side is cut to; twice that across a B that is not transposed, which is read by lines
-                    of it */
-    WANTED = 16, /* tiles that a product should have, for threads to share; more of them are slower each */
-    WIDE_K = 1024, /* of operands that are widened or masked first: their strips of a tile */
+    TILE = 256,    /* largest side of a tile that passes through scratch; the tile stays in the L2 cache */
+    LARGE = 512,   /* largest side of a tile that is computed directly in C */
+    LEAST = 64,    /* smallest side of a tile; twice that along n if B is not transposed, because B is then read in row
+                      segments of that length */
+    WANTED = 16,   /* tiles that a product should have, for threads to share; smaller tiles are slower per element */
+    WIDE_K = 1024, /* length along k of the strips of operands that are widened or masked first */
 };
 
 struct gemm_work {
@@ -26,10 +26,10 @@ struct gemm_work {
     bool direct, widen;
 };
 
-/* A worker's scratch. */
+/* Scratch of a worker. */
 struct tile_scratch {
     float *sum, *part; /* (tile_m, tile_n) each */
-    float *a, *b;      /* (tile_m, WIDE_K), (tile_n, WIDE_K) as they are stored: transposed ones (WIDE_K, tile) */
+    float *a, *b;      /* (tile_m, WIDE_K) and (tile_n, WIDE_K), or transposed if the operand is stored transposed */
 };
 
 struct tile {
@@ -43,7 +43,7 @@ static int64_t min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* A side cut evenly, in multiples of LEAST: 576 is 320 + 256 and not 512 + 64. */
+/* Cuts a side evenly, in multiples of LEAST: 576 becomes 320 + 256, not 512 + 64. */
 static int64_t even(int64_t n, int64_t tile)
 {
     int64_t ncut = (n + tile - 1) / tile, each = (n + ncut - 1) / ncut;
@@ -67,7 +67,7 @@ void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t least_n, int64_t 
     *tile_n = even(n, tn);
 }
 
-/* Address of an operand's element (i, l) of op(X). */
+/* Address of element (i, l) of op(X). */
 static const void *element(struct kern_cmat m, bool trans, int64_t i, int64_t l)
 {
     int64_t at = trans ? l * m.pitch + i : i * m.pitch + l;
@@ -84,7 +84,7 @@ static int run(const struct gemm_work *w, const struct tile *t, struct cpu_matmu
     return rc == KERN_OK ? rc : cpu_fail(w->stream, rc, "%s", message);
 }
 
-/* Copies (rows, cols) of an operand from (row, col), widened and masked, into dst without gaps. */
+/* Copies (rows, cols) of an operand, starting at (row, col), into dst without gaps, widened and masked. */
 static void widen(const struct cpu_simd *simd, float *dst, struct kern_cmat m, const struct kern_dropout *drop,
                   int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
@@ -106,7 +106,7 @@ static void widen_op(const struct cpu_simd *simd, float *dst, struct kern_cmat m
         widen(simd, dst, m, drop, i, l, ni, nl);
 }
 
-/* The product from widened operands, along K in strips that are added in order. */
+/* Computes a product from widened operands, in strips along k that are added in order. */
 static int wide_product(const struct gemm_work *w, const struct tile *t, float *c, int64_t ldc, bool accumulate)
 {
     const struct kern_gemm *g = &w->p->g;
@@ -157,7 +157,7 @@ static int product(const struct gemm_work *w, const struct tile *t, void *c, int
     return plain_product(w, t, c, ldc, out, accumulate);
 }
 
-/* c (rows, n) = or += S · B for a segment's rows row … row+rows-1. Widened where the types call for it. */
+/* c (rows, n) = S · B, or +=, for rows row … row+rows-1 of a segment. Widens the operands if their types require it. */
 static int lowrank_product(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r, int64_t row,
                            int64_t rows, float *c, bool accumulate)
 {
@@ -193,7 +193,7 @@ static int add_lowrank(const struct gemm_work *w, const struct tile *t, const st
     return rc;
 }
 
-/* Bias and sum, and into C. */
+/* Adds bias and `add`, and stores the tile in C. */
 static void finish(const struct gemm_work *w, const struct tile *t)
 {
     const struct kern_gemm *g = &w->p->g;
@@ -256,14 +256,14 @@ static void run_tile(void *ctx, int64_t piece, unsigned worker)
         finish(w, &t);
 }
 
-/* Whether C itself can take the tile's product. */
+/* Returns true if a tile can be computed directly in C. */
 static bool is_direct(const struct gemm_work *w)
 {
     const struct kern_gemm *g = &w->p->g;
     bool in_place = g->add.data == g->c.data && g->add.pitch == g->c.pitch && g->add.dtype == g->c.dtype;
     if (g->alpha != 1 || g->nlowrank || g->bias.data || g->k == 0)
         return false;
-    /* of fp32 operands the product is fp32 */
+    /* fp32 operands give an fp32 product, which a bf16 C cannot hold */
     return g->c.dtype == KERN_F32 ? !g->add.data || in_place : !g->add.data && !w->widen && g->a.dtype == KERN_BF16;
 }
 

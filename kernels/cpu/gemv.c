@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with one vector. The rows of all matrices of a call make one list of pieces; a row's sum is one thread's,
- * from its first element to its last. */
+/* Matrix-vector products. The rows of all matrices of a call form one list of pieces. One thread sums a row from its
+ * first element to its last. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
 #include <string.h>
 
 enum {
-    PIECE = 32 * 1024, /* elements: long enough to read from memory at full speed, short enough for threads to share a
-                          small matrix */
-    ALONE = 32 * 1024, /* of a whole call that is not worth waking anybody for */
-    ROWS = 512,        /* of a piece, at most */
+    PIECE = 32 * 1024, /* elements per piece: enough to read from memory at full speed, few enough that threads can
+                          share a small matrix */
+    ALONE = 32 * 1024, /* elements of a whole call; for fewer, waking threads does not pay */
+    ROWS = 512,        /* most rows per piece */
 };
 
 struct gemv_work {
     const struct cpu_simd *simd;
     const struct kern_gemv *g;
     const float *x; /* widened */
-    int64_t rows;   /* of a piece */
+    int64_t rows;   /* rows per piece */
 };
 
 /* y (nrow) = rows row … of w, times x. */
@@ -78,7 +78,7 @@ void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *g)
     if (!cpu_check(stream, g->k >= 0, "gemv: negative shape") ||
         !cpu_reserve(stream, (size_t)(g->k + 1) * sizeof(float)))
         return;
-    float *x = stream->scratch[0].data; /* the caller's, which the others only read */
+    float *x = stream->scratch[0].data; /* scratch of worker 0; the others only read it */
     cpu_load_copy(w.simd, x, g->x, 0, 0, g->k);
     w.x = x;
     kern_pool_run(nrow * g->k <= ALONE ? NULL : stream->pool, npieces, run_piece, &w);

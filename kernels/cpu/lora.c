@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA's thin products, a segment at a time. Dropout is a mask on X while it is read, and its scale a factor of the
+/* The low-rank products of LoRA, one segment at a time. Dropout masks X while it is read; its scale is a factor of the
  * product. */
 #include "cpu/gemm.h"
 #include "cpu/ops.h"
@@ -17,7 +17,7 @@ static struct kern_mat rows_of(struct kern_mat m, int64_t row)
     return m;
 }
 
-/* As the segment's first row sees it. */
+/* Dropout of the segment, counted from its first row. */
 static struct kern_dropout drop_from(const struct kern_lora_segment *s)
 {
     struct kern_dropout d = kern_dropout_now(s->dropout);
@@ -25,7 +25,7 @@ static struct kern_dropout drop_from(const struct kern_lora_segment *s)
     return d;
 }
 
-/* Of drop(X), whose mask is applied while X is read. */
+/* Scale of drop(X). The mask is applied while X is read. */
 static float keep_scale(const struct kern_lora_segment *s)
 {
     return s->dropout.p > 0 ? 1.0f / (1.0f - s->dropout.p) : 1.0f;

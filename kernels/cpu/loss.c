@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-entropy by rows of logits. */
+/* Cross-entropy, one row of logits per piece. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -11,7 +11,7 @@ static int64_t strip_of(int64_t ncol, int64_t col)
     return ncol - col < CPU_STRIP ? ncol - col : CPU_STRIP;
 }
 
-/* Largest of a row; NaN if one is. */
+/* Maximum of a row; NaN if it contains one. */
 static float row_max(const struct cpu_simd *simd, const struct kern_cross_entropy *e, int64_t row)
 {
     float strip[CPU_STRIP], best = -INFINITY;
@@ -36,7 +36,7 @@ static double row_sum(const struct cpu_simd *simd, const struct kern_cross_entro
     return sum;
 }
 
-/* Forward through the row, each strip read before it is written: the gradient may lie over the logits. */
+/* Reads each strip of the row before writing it, because the gradient may share memory with the logits. */
 static void row_grad(const struct cpu_simd *simd, const struct kern_cross_entropy *e, int64_t row, float shift,
                      double sum)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making
- * them costs more than a small product. A training step has some hundred shapes; numbers of tokens make new ones
- * without end, of about 130 KB each, so the longest unused go. It must not know of tiles: a call here is one product in
- * one thread. */
+/* Products by oneDNN, versions 2 and 3. Each shape gets a primitive, cached together with memory objects for each
+ * worker, because making them costs more than a small product. A training step has some hundred shapes. Varying numbers
+ * of tokens would add primitives of about 130 KB each without end, so the least recently used are evicted. This file
+ * must not know of tiles: a call is one product in one thread. */
 #include "cpu/matmul.h"
 
 #include "cpu/simd.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of libgomp, which oneDNN is built with; declared here as only GCC ships omp.h. */
+/* From libgomp, which oneDNN is built with. Declared here, because only GCC ships omp.h. */
 extern void omp_set_num_threads(int);
 extern int omp_get_max_threads(void);
 
@@ -31,8 +31,8 @@ struct primitive {
     dnnl_primitive_desc_t pd;
     size_t scratch_bytes;
     struct bound *bound; /* (nworkers), each made by its worker */
-    uint64_t used;       /* when it was asked for last, by the count of what was asked for */
-    unsigned running;    /* workers that are at it; atomic */
+    uint64_t used;       /* value of nasked at the last use */
+    unsigned running;    /* workers that are executing it; atomic */
 };
 
 struct worker_state {
@@ -45,7 +45,7 @@ struct cpu_matmuls {
     dnnl_engine_t engine;
     unsigned nworkers;
     struct worker_state *workers;
-    pthread_mutex_t lock; /* of the buckets */
+    pthread_mutex_t lock; /* protects the buckets */
     struct primitive *bucket[NBUCKET];
     unsigned nkept;
     uint64_t nasked;
@@ -69,7 +69,7 @@ static int fail(char *message, const char *what, dnnl_status_t status)
     return status == dnnl_out_of_memory ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
 }
 
-/* What version 3 renamed. */
+/* Wrappers for what version 3 renamed. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t layout_t;
 typedef const_dnnl_memory_desc_t const_layout_t;
@@ -128,7 +128,7 @@ static dnnl_status_t make_attr(const struct cpu_matmul *s, dnnl_primitive_attr_t
 {
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     if (status == dnnl_success)
-        /* the library's own is one thread's */
+        /* the library's own scratchpad serves one thread only */
         status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
     if (status == dnnl_success && s->accumulate) {
         status = dnnl_post_ops_create(ops);
@@ -217,13 +217,13 @@ static size_t bucket_of(const struct cpu_matmul *s)
 {
     const int64_t part[] = { s->m,       s->n,       s->k,          s->lda,         s->ldb,         s->ldc,
                              s->trans_a, s->trans_b, s->accumulate, (int64_t)s->in, (int64_t)s->out };
-    uint64_t hash = 14695981039346656037u; /* FNV-1a, a number at a time */
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over 64-bit numbers */
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
         hash = (hash ^ (uint64_t)part[i]) * 1099511628211u;
     return (hash ^ hash >> 32) % NBUCKET;
 }
 
-/* Drops what nobody asked for the longest. Under the lock; what a worker is at stays. */
+/* Evicts the least recently used primitive that no worker is executing. The caller holds the lock. */
 static void drop_oldest(struct cpu_matmuls *matmuls)
 {
     struct primitive **oldest = NULL;
@@ -253,7 +253,8 @@ static int keep_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape,
     return KERN_OK;
 }
 
-/* Running, until the worker says that it is done. */
+/* Finds the primitive of a shape, or makes it, and counts the caller in p->running. The caller must decrement
+ * p->running after executing it. */
 static int find(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out, char *message)
 {
     struct primitive **bucket = &matmuls->bucket[bucket_of(shape)];
@@ -287,7 +288,7 @@ static dnnl_status_t bind(const struct cpu_matmuls *matmuls, const struct primit
     return dnnl_success;
 }
 
-/* Another element's address for the worker's memory objects. */
+/* Sets the addresses in a worker's memory objects. */
 static dnnl_status_t point(const struct bound *b, const void *a, const void *bb, void *c, void *scratch)
 {
     void *data[NARG];
@@ -355,7 +356,7 @@ int cpu_matmuls_new(unsigned nworkers, struct cpu_matmuls **out, char *message)
     pthread_mutex_init(&matmuls->lock, NULL);
     matmuls->nworkers = nworkers;
     matmuls->workers = calloc(nworkers, sizeof(*matmuls->workers));
-    dnnl_set_primitive_cache_capacity(0); /* the library would keep them a second time, and after we dropped them */
+    dnnl_set_primitive_cache_capacity(0); /* oneDNN would cache each a second time */
     dnnl_status_t status = matmuls->workers ? dnnl_engine_create(&matmuls->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
     for (unsigned i = 0; i < nworkers && status == dnnl_success; i++)
         status = dnnl_stream_create(&matmuls->workers[i].stream, matmuls->engine, dnnl_stream_default_flags);
@@ -388,8 +389,8 @@ void cpu_matmuls_free(struct cpu_matmuls *matmuls)
     free(matmuls);
 }
 
-/* Sapphire Rapids' AVX512-BF16 is slower than its fp32, AMD's is twice as fast (measured): so Intel's counts only with
- * AMX, which oneDNN then uses. */
+/* bf16 counts only where it is faster than fp32 (measured): on AMD's AVX512-BF16, which is twice as fast, and with AMX.
+ * Intel's AVX512-BF16 on Sapphire Rapids is slower than its fp32. */
 bool cpu_matmul_bf16(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory, by mmap: zero-filled, returned to the system at once, on huge pages or near a NUMA node where that is
- * asked for. */
+/* Host memory by mmap: zero-filled, returned to the system when freed, on huge pages or near a NUMA node if requested.
+ */
 #include "cpu/stream.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@
 
 enum { PREFERRED = 1, MAX_NODES = 1024 }; /* MPOL_PREFERRED, without libnuma's header */
 
-/* A wish: where the kernel does not grant it, memory is merely further away. A node that does not exist is an error. */
+/* Asks for memory near a node. If the kernel refuses, the memory is merely further away; a node that does not exist is
+ * an error. */
 static int prefer_node(void *data, size_t nbytes, int node, char *message)
 {
     unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))] = { 0 };
@@ -40,7 +41,7 @@ static int alloc(struct kern_location location, size_t nbytes, struct kern_buffe
         return KERN_ERR_MEMORY;
     }
     if (location.huge_pages)
-        madvise(data, nbytes, MADV_HUGEPAGE); /* a wish: refused where the system has none */
+        madvise(data, nbytes, MADV_HUGEPAGE); /* a hint; systems without huge pages refuse it */
     int rc = location.numa_node ? prefer_node(data, nbytes, location.numa_node - 1, message) : KERN_OK;
     if (rc != KERN_OK) {
         munmap(data, nbytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSNorm and its gradient. A group (a row, or a head of one) is read twice in strips: once for its sums, once for its
+/* RMSNorm and its gradient. Each group (a row, or a head of one) is read twice in strips: for its sums, then for its
  * result. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
@@ -37,7 +37,7 @@ static void norm_group(const struct cpu_simd *simd, const struct kern_rmsnorm *r
         r->rstd[row * r->ngroup + group] = rstd;
 }
 
-/* Rows of a piece of work. */
+/* Rows per piece. */
 enum { ROWS = 16 };
 
 struct norm_work {
@@ -61,7 +61,7 @@ void cpu_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *r)
         kern_pool_run(stream->pool, (r->nrow + ROWS - 1) / ROWS, norm_rows, &w);
 }
 
-/* Σ g·x over a group, and dgamma's part where it is wanted. */
+/* Returns Σ g·x over a group. Adds the group's contribution to dgamma unless that is NULL. */
 static double grad_sums(const struct cpu_simd *simd, const struct kern_rmsnorm_grad *r, int64_t row, int64_t col0,
                         float rstd, float *dgamma)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's row of the kernel table. */
+/* The CPU's table of operations. */
 #include "cpu/ops.h"
 
 #include "cpu/stream.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's kernels: what ops.c puts into the table. */
+/* Declares the CPU operations that ops.c collects. */
 #ifndef CPU_OPS_H
 #define CPU_OPS_H
 

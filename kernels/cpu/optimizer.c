@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW's step and sums of squares. */
+/* The AdamW step, and sums of squares. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 

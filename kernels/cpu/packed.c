@@ -13,26 +13,26 @@
 enum {
     MOST_PARTS = 8,
     GROUP = CPU_PANEL_GROUP,
-    BLOCK = 2 * GROUP,    /* rows of a piece where A is transposed */
-    TRANSPOSED_ROWS = 64, /* rows at a time of a transposed product: whole cache lines of C */
-    EACH = 8,             /* pieces for each thread */
+    BLOCK = 2 * GROUP,    /* rows per piece if A is transposed */
+    TRANSPOSED_ROWS = 64, /* rows of a transposed product per call: whole cache lines of C */
+    EACH = 8,             /* pieces per thread */
     CACHE = 1 << 17,      /* units of B that stay in a worker's cache beside some rows of A */
-    ROWS = 128,           /* rows of a piece at least, for packing to be little beside the work */
+    ROWS = 128,           /* least rows per piece, so that packing costs little beside the work */
     FEW = 512,            /* most rows of A for which a product with W is computed transposed */
-    THIN = 2 * BLOCK,     /* most rows of a transposed A for which a piece is a few strips, not a block of rows */
-    UNITS = 32,           /* of K in a piece of packing for all */
-    MOST_UNITS = 1 << 16, /* of K: bounds the scratch of a worker to some MiB */
-    SHARED = 1 << 21,     /* units of B packed for all at once: fewer than fill a cache */
-    LITTLE =
-        1 << 18 /* products of units not worth waking a thread for: about 2 µs, as long as waiting for the others */
+    THIN = 2 * BLOCK,     /* most rows of a transposed A for which a piece is some strips instead of a block of rows */
+    UNITS = 32,           /* units of K per piece when packing for all workers */
+    MOST_UNITS = 1 << 16, /* most units of K; bounds the scratch of a worker to some MiB */
+    SHARED = 1 << 21,     /* units of B packed for all workers at once: fewer than fill a cache */
+    LITTLE = 1 << 18 /* products of units; for fewer, waking a thread does not pay: it takes about 2 µs, as long as
+                        waiting for the others */
 };
 
-/* C += a · b, as in kern_gemm. */
+/* One of the products that are added: C += a · b, as in kern_gemm. */
 struct operands {
     struct kern_cmat a, b;
     int64_t k;
     bool trans_a, trans_b;
-    int64_t at; /* units of K of the parts before */
+    int64_t at; /* units of K in the parts before this one */
 };
 
 struct packed {
@@ -40,12 +40,12 @@ struct packed {
     const struct cpu_panels *panels;
     const struct kern_gemm *g;
     bool transposed;
-    int64_t m, n; /* of the product as it is computed */
+    int64_t m, n; /* rows and columns of the product as computed, which may be transposed */
     struct operands parts[MOST_PARTS];
     int nparts;
-    int64_t units;        /* of K, of all parts */
-    int64_t rows, nstrip; /* of a piece: rows, or strips */
-    int64_t col0, ncol;   /* the columns packed for all at present */
+    int64_t units;        /* units of K over all parts */
+    int64_t rows, nstrip; /* rows or strips per piece */
+    int64_t col0, ncol;   /* columns that are packed for all workers at present */
     float *shared;
 };
 
@@ -54,7 +54,7 @@ static int64_t min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* How many parts of at most `each` n makes. */
+/* Number of parts of at most `each` in n. */
 static int64_t parts_of(int64_t n, int64_t each)
 {
     return (n + each - 1) / each;
@@ -127,7 +127,7 @@ static void transpose_product(struct packed *w)
     }
 }
 
-/* Rows that are read in place must end with a whole unit. */
+/* Rows that are read in place must consist of whole units. */
 static bool fits(const struct packed *w)
 {
     for (int i = 0; i < w->nparts; i++)
@@ -152,7 +152,7 @@ static bool reserve(struct packed *w, int64_t rest)
     return cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + TRANSPOSED_ROWS) + rest) * sizeof(float));
 }
 
-/* Runs the pieces on all threads, or on the calling one where there is little to do. */
+/* Runs the pieces on all threads, or on the calling thread if there is little work. */
 static void parallel_for(struct packed *w, int64_t npieces, kern_pool_fn fn)
 {
     kern_pool_run(w->m * w->n * w->units > LITTLE ? w->stream->pool : NULL, npieces, fn, w);
@@ -163,7 +163,7 @@ static int64_t nthreads(const struct packed *w)
     return kern_pool_nthreads(w->stream->pool);
 }
 
-/* Units u … u+n-1 of a part's columns of B from col on, at their place in a strip. */
+/* Packs units u … u+n-1 of a part's columns of B, from col on, to their place in a strip. */
 static void pack_b(const struct packed *w, const struct operands *o, float *strip, int64_t col, int64_t u, int64_t n)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH), width = vectors(ncol) * CPU_PANEL_LANES,
@@ -175,7 +175,7 @@ static void pack_b(const struct packed *w, const struct operands *o, float *stri
         w->panels->pack_cols(strip + (o->at + u) * width, width, from(o->b, l, col), ncol, k);
 }
 
-/* Group `group` of a transposed A's columns. */
+/* Packs the columns of group `group` of a transposed A. */
 static void pack_group(const struct packed *w, float *dst, int64_t group)
 {
     const struct operands *o = &w->parts[0];
@@ -199,7 +199,7 @@ static struct cpu_panel_out out_of(const struct packed *w, const struct scratch 
     return out;
 }
 
-/* Runs at most TRANSPOSED_ROWS rows of a strip and stores them transposed. */
+/* Computes at most TRANSPOSED_ROWS rows of a strip and stores them transposed. */
 static void run_transposed(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col,
                            const struct cpu_panel_part *parts)
 {
@@ -212,8 +212,8 @@ static void run_transposed(const struct packed *w, const struct scratch *s, int6
     w->panels->store_transposed(ncol, s->sums, &out);
 }
 
-/* Computes rows row … row+nrow-1 of a strip; parts begin there. At most TRANSPOSED_ROWS rows of a transposed product.
- */
+/* Computes rows row … row+nrow-1 of a strip; the parts start at that row. A transposed product allows at most
+ * TRANSPOSED_ROWS rows. */
 static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col,
                 const struct cpu_panel_part *parts)
 {
@@ -226,15 +226,14 @@ static void run(const struct packed *w, const struct scratch *s, int64_t row, in
     run_transposed(w, s, row, nrow, col, parts);
 }
 
-/* A strip of B, of all parts, without gaps. */
+/* Packs a strip of B, with all parts, without gaps. */
 static void pack_strip(const struct packed *w, float *strip, int64_t col)
 {
     for (int i = 0; i < w->nparts; i++)
         pack_b(w, &w->parts[i], strip, col, 0, units(w, w->parts[i].k));
 }
 
-/* --- A as it lies
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- A is read in place --- */
 
 static void plain_strip(const struct packed *w, const struct scratch *s, const float *strip, int64_t row, int64_t nrow,
                         int64_t col)
@@ -248,7 +247,7 @@ static void plain_strip(const struct packed *w, const struct scratch *s, const f
     run(w, s, row, nrow, col, parts);
 }
 
-/* Rows first … end-1 of strips that are packed one behind the other: `each` rows at a time, which stay in the cache. */
+/* Computes rows first … end-1 of several packed strips, `each` rows at a time, so that these rows stay in the cache. */
 static void plain_rows(const struct packed *w, const struct scratch *s, int64_t first, int64_t end, int64_t each,
                        int64_t from_col, int64_t to_col)
 {
@@ -263,7 +262,7 @@ static void pack_strips(const struct packed *w, float *strips, int64_t from_col,
         pack_strip(w, strips + (col - from_col) * w->units, col);
 }
 
-/* Some rows of some strips. */
+/* A piece: some rows of some strips. */
 static void plain_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
@@ -274,8 +273,8 @@ static void plain_piece(void *ctx, int64_t piece, unsigned worker)
     plain_rows(w, &s, row, min(row + w->rows, w->m), w->nstrip > 1 ? BLOCK : w->rows, col, min(col + width, w->n));
 }
 
-/* A piece takes several strips at a time, so that A is read from memory less often: if there are many strips and they
- * fit in the cache of a worker. */
+/* A piece takes several strips at once, so that A is read from memory less often, if there are many strips and they fit
+ * a worker's cache. */
 static void plain(struct packed *w)
 {
     const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), room = CACHE / (w->units * CPU_PANEL_WIDTH),
@@ -288,7 +287,7 @@ static void plain(struct packed *w)
         parallel_for(w, parts_of(w->m, w->rows) * nacross, plain_piece);
 }
 
-/* Some rows of a weight, all columns. */
+/* A piece: some rows of a weight, all columns. */
 static void transposed_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
@@ -305,10 +304,9 @@ static void transposed(struct packed *w)
         parallel_for(w, parts_of(w->m, w->rows), transposed_piece);
 }
 
-/* --- A transposed
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- A is transposed --- */
 
-/* One strip and one group. */
+/* Computes one group of rows in one strip. */
 static void group_strip(const struct packed *w, const struct scratch *s, const float *a, const float *b, int64_t group,
                         int64_t col)
 {
@@ -316,14 +314,15 @@ static void group_strip(const struct packed *w, const struct scratch *s, const f
     run(w, s, group * GROUP, min(w->m - group * GROUP, GROUP), col, &part);
 }
 
-/* Few rows: a piece is some strips. */
+/* For few rows: a piece is some strips. */
 static void thin_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     struct scratch s = split_scratch(w, worker);
     const int64_t ngroup = parts_of(w->m, GROUP), first = piece * w->nstrip * CPU_PANEL_WIDTH,
                   end = min(first + w->nstrip * CPU_PANEL_WIDTH, w->n);
-    float *strip = s.rest, *groups = s.rest + CPU_PANEL_WIDTH * w->units; /* strips are aligned */
+    float *strip = s.rest,
+          *groups = s.rest + CPU_PANEL_WIDTH * w->units; /* strips must be aligned, so they come first */
     for (int64_t group = 0; group < ngroup; group++)
         pack_group(w, groups + group * GROUP * w->units, group);
     for (int64_t col = first; col < end; col += CPU_PANEL_WIDTH) {
@@ -346,7 +345,8 @@ static float *strip_at(const struct packed *w, int64_t col)
     return w->shared + (col - w->col0) * w->units;
 }
 
-/* Many rows: B is packed for all, some units of all its strips at a time, so that its rows are read as they come. */
+/* For many rows: B is packed for all workers, in pieces of UNITS units across all strips, so that its rows are read in
+ * order. */
 static void pack_cut(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
@@ -356,7 +356,7 @@ static void pack_cut(void *ctx, int64_t piece, unsigned worker)
         pack_b(w, &w->parts[0], strip_at(w, col), col, u, min(w->units - u, UNITS));
 }
 
-/* A piece is a block of rows, for the columns packed at present. */
+/* A piece: a block of rows, for the columns that are packed at present. */
 static void block_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
@@ -383,7 +383,7 @@ static void blocks(struct packed *w)
     }
 }
 
-/* oneDNN is the faster one where A is transposed and fp32 (measured: it takes K in parts). */
+/* oneDNN is faster if A is transposed and fp32 (measured: it splits K), so those products are refused. */
 bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *p)
 {
     struct packed w = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other
- * closely), then give way to who else wants the processor, then sleep. It must not know what the pieces compute. */
+/* A pool of persistent threads. A run is a new generation number. Threads spin for it briefly (kernels follow each
+ * other closely), then yield the processor, then sleep. The pool must not know what the pieces compute. */
 #include <kernels/pool.h>
 
 #include <pthread.h>
@@ -14,8 +14,8 @@ struct worker {
     pthread_t thread;
 };
 
-/* A worker's own pieces of a run: neighbours, and in the next run of as many pieces the same ones, so that what it
- * wrote is near when it reads it. */
+/* The pieces of a run that a worker takes first. They are contiguous, and the same in the next run with as many pieces,
+ * so that a worker finds its earlier output in its cache. */
 struct share {
     _Alignas(64) atomic_llong next; /* may run past the end */
     int64_t end;
@@ -28,7 +28,7 @@ struct kern_pool {
 
     pthread_mutex_t lock;
     pthread_cond_t start, done;
-    atomic_uint generation; /* changes when there is work, or the end */
+    atomic_uint generation; /* changes when there is work, and at the end */
     atomic_uint nbusy;      /* helpers that have not finished this generation */
     atomic_bool stop;
 
@@ -37,11 +37,11 @@ struct kern_pool {
     struct share *shares; /* (nthreads) */
 };
 
-/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there
- * are more threads than processors: who spins then keeps another from working. */
+/* About 20 µs: longer than the gap between two kernels, and short enough not to disturb another process. Zero if there
+ * are more threads than processors, because a spinning thread then keeps another from working. */
 enum { SPINS = 2000 };
-/* Some 100 µs more where nobody else wants the processor: as long as a piece takes, and less than waking up may in a
- * virtual machine. */
+/* About 100 µs more if no other thread wants the processor: as long as a piece takes, and less than a wake-up may take
+ * in a virtual machine. */
 enum { YIELDS = 250 };
 
 static void relax(void)
@@ -51,7 +51,7 @@ static void relax(void)
 #endif
 }
 
-/* Its own ones first, then what others have not come to. */
+/* Takes its own pieces first, then those that other workers have not taken yet. */
 static void take_pieces(struct kern_pool *pool, unsigned number)
 {
     for (unsigned i = 0; i < pool->nthreads; i++) {
@@ -71,7 +71,7 @@ static void deal(struct kern_pool *pool, int64_t npieces)
     }
 }
 
-/* Between two looks at what is waited for; false: time to sleep. */
+/* Waits between two polls; `look` counts the polls. Returns false when it is time to sleep. */
 static bool wait_a_little(const struct kern_pool *pool, int look)
 {
     if (look >= pool->spins + (pool->spins ? YIELDS : 0))

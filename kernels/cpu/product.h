@@ -5,8 +5,8 @@
 
 #include <kernels/gemm.h>
 
-/* A mask on an operand: element (row, col) of the matrix as it is stored. The scale 1/(1-p) is left to alpha, so that
- * masking does not round. p 0: none. */
+/* drop_a and drop_b mask an operand: element (row, col) of the matrix as stored. alpha must include the scale 1/(1-p),
+ * so that masking does not round. p = 0: no mask. */
 struct cpu_product {
     struct kern_gemm g;
     struct kern_dropout drop_a, drop_b;

@@ -10,7 +10,7 @@ struct rope_work {
     const struct kern_rope_apply *r;
 };
 
-/* A head that is wider than a strip: its halves' parts one after the other. */
+/* Rotates a head that is wider than a strip, one strip of each half at a time. */
 static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
 {
     float low[CPU_STRIP], high[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
@@ -25,7 +25,7 @@ static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_appl
     }
 }
 
-/* Heads head … head+n-1 of a row, which fill a strip at most: widened and rounded together. */
+/* Rotates heads head … head+n-1 of a row, which fit in a strip: widened and rounded together. */
 static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t head,
                          int64_t n)
 {

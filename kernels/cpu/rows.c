@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over tokens, and rows and columns chosen by index. */
+/* Sums over tokens; gather and scatter of rows and columns by index. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -52,7 +52,7 @@ struct indexed {
     int64_t nrow;
 };
 
-/* Checked before the pieces start: a piece has nowhere to say it. */
+/* Checks all indices before the pieces start, because a strip function has no stream to report an error to. */
 static bool indices_fit(struct kern_stream *stream, const int32_t *index, int64_t nrow, int64_t limit)
 {
     for (int64_t i = 0; i < nrow && !stream->status; i++)
@@ -92,7 +92,7 @@ void cpu_scatter_rows(struct kern_stream *stream, struct kern_mat dst, struct ke
         cpu_for_strips(stream, nrow, ncol, scatter_strip, &g);
 }
 
-/* Columns of a piece of scatter_add: rows come in order inside it, as two of them may add to one place. */
+/* Columns per piece of scatter_add. A piece processes the rows in order, because two rows may add to the same place. */
 enum { SCATTER_COLS = 64 };
 
 struct scatter {

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is worth vector instructions: loops over a strip of fp32. The files in simd/ are compiled once for each
- * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give
- * right results; the last bits differ from table to table. Any two operands may be the same strip, none may overlap
- * otherwise. */
+/* Loops over a strip of fp32 that profit from vector instructions. The files in simd/ are compiled once per instruction
+ * set and fill one table each; the best one for the processor is chosen at run time. All tables are correct; they
+ * differ in the last bits. Any two operands may be the same strip; otherwise none may overlap. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
 
 #include <kernels/random.h>
 #include <kernels/types.h>
 
-/* Kernels work on rows in strips of this many elements, so that what was widened lies on the stack and in the first
- * cache. */
+/* Kernels process rows in strips of this many elements, so that widened values fit on the stack and in the L1 cache. */
 enum { CPU_STRIP = 1024 };
 
-/* Constants of one AdamW step, already rounded to fp32. */
+/* Constants of one AdamW step, rounded to fp32. */
 struct cpu_adamw {
     float grad_scale, keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
 };
@@ -48,17 +46,17 @@ struct cpu_simd {
                       int64_t n); /* ds = p·(dp - delta)·scale */
 
     void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
-    /* y = x · keep where the uniform number is at least p, else 0; index: the first element's. */
+    /* y = x · keep if the element's uniform number is at least p, else 0. index: that of the first element. */
     void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index,
                     int64_t n);
 
-    /* Of bf16 rows, (nrow, n) at pitch: y[row] = row · x; y (n) = Σ factors[row] · row. */
+    /* For bf16 rows (nrow, n) at pitch. dot_rows: y[row] = row · x. sum_scaled_rows: y (n) = Σ factors[row] · row. */
     void (*dot_rows)(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);
     void (*sum_scaled_rows)(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
 };
 
 const struct cpu_simd *cpu_simd_best(void);
-/* All that this processor can run, best first, ended by NULL: for tests. */
+/* All tables that this processor can run, best first, ended by NULL; for tests. */
 const struct cpu_simd *const *cpu_simd_all(void);
 
 /* The last two exist on x86-64 only. */

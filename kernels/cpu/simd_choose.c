@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the tables this processor can run, and which are worth it. */
+/* Chooses among the tables and panel kernels that this processor can run. */
 #include "cpu/panels.h"
 #include "cpu/simd.h"
 
@@ -28,7 +28,7 @@ const struct cpu_simd *cpu_simd_best(void)
     return list()[0];
 }
 
-/* For bf16 on AMD alone: Intel's AVX512-BF16 is slower than its fp32, and where there is AMX oneDNN uses it. */
+/* bf16 panels only on AMD: Intel's AVX512-BF16 is slower than its fp32, and oneDNN uses AMX where it exists. */
 const struct cpu_panels *cpu_panels_best(enum kern_dtype dtype)
 {
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events of the CPU. Work runs in line, so that an event is a time, and waiting for one is nothing. */
+/* Streams and events of the CPU. Work runs synchronously, so an event is a clock reading, and waiting for one does
+ * nothing. */
 #include "cpu/stream.h"
 
 #include "cpu/matmul.h"
@@ -112,7 +113,7 @@ static int stream_sync(struct kern_stream *stream, char *message)
 
 static int event_new(int index, bool timed, struct kern_event **out, char *message)
 {
-    (void)index, (void)timed; /* events of the CPU are times: any stream's */
+    (void)index, (void)timed; /* an event is a clock reading, independent of streams */
     struct kern_event *event = calloc(1, sizeof(*event));
     if (!event) {
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for an event");
@@ -129,7 +130,7 @@ static void event_free(struct kern_event *event)
 
 static void event_record(struct kern_event *event, struct kern_stream *stream)
 {
-    (void)stream; /* what was put on it has run */
+    (void)stream; /* the work on the stream has already run */
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     event->ns = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
@@ -137,7 +138,7 @@ static void event_record(struct kern_event *event, struct kern_stream *stream)
 
 static void event_wait(struct kern_event *event, struct kern_stream *stream)
 {
-    (void)event, (void)stream; /* reached when it was recorded */
+    (void)event, (void)stream; /* the event was reached when it was recorded */
 }
 
 static int event_sync(struct kern_event *event)

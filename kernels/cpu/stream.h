@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's stream: where work runs (in line, in a pool), what went wrong, and the scratch and primitives that products
- * keep. */
+/* The CPU's stream: the pool that runs its work synchronously, its error, and the scratch and primitives that it
+ * caches. */
 #ifndef CPU_STREAM_H
 #define CPU_STREAM_H
 
@@ -12,7 +12,7 @@ struct cpu_simd;
 struct cpu_matmuls;
 struct cpu_panels;
 
-/* Scratch that a worker keeps from call to call; grown before a call's pieces start. */
+/* Scratch of a worker, kept between calls. It grows before the pieces of a call start. */
 struct cpu_scratch {
     void *data;
     size_t nbytes;
@@ -24,19 +24,20 @@ struct kern_stream {
     struct cpu_matmuls *matmuls;
     const struct cpu_panels *panels[2]; /* by kern_dtype; NULL: none */
     struct cpu_scratch *scratch;        /* (nthreads) */
-    struct cpu_scratch shared;          /* all workers' */
-    pthread_mutex_t lock;               /* of the two below: pieces fail too */
+    struct cpu_scratch shared;          /* shared by all workers */
+    pthread_mutex_t lock;               /* protects the two below, because pieces may fail concurrently */
     int status;
     char message[KERN_MESSAGE_BYTES];
 };
 
-/* Keeps the first failure. Returns status. */
+/* Records a failure; the first one wins. Returns the stream's status. */
 int cpu_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Makes every worker's scratch at least nbytes, aligned to 64. False, and the stream failed, where memory is not to be
- * had. */
+/* Grows every worker's scratch to at least nbytes, aligned to 64. Out of memory: sets the stream's error and returns
+ * false. */
 bool cpu_reserve(struct kern_stream *stream, size_t nbytes);
-/* Scratch that all workers share; NULL likewise. What was in it is lost. */
+/* Scratch that all workers share; its contents are lost when it grows. Out of memory: sets the stream's error and
+ * returns NULL. */
 void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes);
 
 extern const struct kern_ops cpu_ops;

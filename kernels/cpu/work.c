@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Elements of a piece: enough that taking one costs nothing beside it, few enough that a row of a model makes several.
- */
+/* Elements per piece: enough that the overhead of a piece is negligible, few enough that a row of a model makes
+ * several. */
 enum { PIECE = 16 * CPU_STRIP };
 
 struct strips {

@@ -9,10 +9,7 @@
 namespace {
 
 enum { MOST_HEADS = 65535 }; /* limit of the second dimension of a grid */
-enum {
-    TILES = 4
-}; /* numbers of tiles are rounded up to a multiple, so that few different ones occur; a block without a tile ends at
-      once */
+enum { TILES = 4 }; /* tile counts are rounded up to a multiple, so that few grids occur; surplus blocks exit at once */
 
 enum { CHUNK = sizeof(upload_words) / sizeof(struct document) };
 
@@ -62,7 +59,7 @@ bool in_vectors(const struct kern_attention_shape *s, std::initializer_list<oper
     return s->head_dim % 8 == 0 && aligned(all);
 }
 
-enum { LANES = 16 }; /* of a token and head */
+enum { LANES = 16 }; /* per token and head */
 
 template <types K>
 __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta, bool vectors)

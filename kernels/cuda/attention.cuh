@@ -46,8 +46,8 @@ template <int32_t document::*START> __device__ __forceinline__ int find_document
     return low;
 }
 
-/* The tile that a block of threads has, from the first on, or from the last: later tiles of queries see more, and start
- * first. Negative: none, for a grid is rounded up. */
+/* Tile of this block, counted from the first (up) or from the last (down). Later tiles of queries see more keys, so
+ * they start first. Negative: the block is surplus, because the grid is rounded up. */
 __device__ __forceinline__ int32_t tile_up(const struct packing &p)
 {
     return (int32_t)blockIdx.x < p.counts->ntile ? (int32_t)blockIdx.x : -1;
@@ -58,7 +58,7 @@ __device__ __forceinline__ int32_t tile_down(const struct packing &p)
     return p.counts->ntile - 1 - (int32_t)blockIdx.x;
 }
 
-/* ROWS: of tokens, as the table was written for. */
+/* ROWS: tokens per tile, as the table was built. */
 template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struct packing &p, int32_t number)
 {
     const int d = find_document<&document::tile>(p, number);
@@ -74,8 +74,9 @@ template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struc
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
                           bool vectors);
 
-/* The rows: tensor cores by warpgroups or by warps, for bf16 heads of up to 128 features, in tiles of so many tokens;
- * and any. vectors: all rows are multiples of 16 bytes from multiples of 16. */
+/* The three implementations: tensor cores by warpgroups (tiles of GROUPS_ROWS tokens) or by warps (WARPS_ROWS), for
+ * bf16 heads of up to 128 features; and plain, for anything. vectors: all rows are multiples of 16 bytes and start at
+ * multiples of 16. */
 enum { GROUPS_ROWS = 128, WARPS_ROWS = 64 };
 void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p,
                           bool vectors);

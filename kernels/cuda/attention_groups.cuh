@@ -12,7 +12,7 @@
 enum { GROUPS_THREADS = GROUPS_ROWS / GROUP_ROWS * WARPGROUP };
 
 template <int D, int R> struct swizzled {
-    /* features in whole slabs */
+    /* DIM: features, in slabs of SLAB plus at most one half slab. WHOLE: those in whole slabs. */
     static constexpr int DIM = D, ROWS = R, THREADS = GROUPS_THREADS, WHOLE = D / SLAB * SLAB;
     static_assert(D == WHOLE || D == WHOLE + HALF_SLAB);
     alignas(1024) uint16_t v[DIM * ROWS];
@@ -30,7 +30,7 @@ template <int D, int R> struct swizzled {
     {
         return part_of(k) + (uint64_t)(row * (k < WHOLE ? SLAB : HALF_SLAB) + k % SLAB) / 8;
     }
-    /* Rows k … k+15, features from col on: of a slab, or of the half. */
+    /* Rows k … k+15, features from col on. The features lie in one slab, or in the half slab. */
     __device__ __forceinline__ uint64_t across(int k, int col) const
     {
         return part_of(col) + (uint64_t)(k * (col < WHOLE ? SLAB : HALF_SLAB)) / 8;
@@ -43,7 +43,7 @@ template <int D, int R> struct swizzled {
             return (col / SLAB * ROWS + row) * SLAB + (col / 8 ^ row) % 8 * 8 + col % 8;
         return WHOLE * ROWS + row * HALF_SLAB + (col / 8 ^ row / 2) % 4 * 8 + col % 8;
     }
-    /* The slab that feature col is in. */
+    /* Descriptor of the slab that holds feature col. */
     __device__ __forceinline__ uint64_t part_of(int col) const
     {
         return col < WHOLE ? group_matrix<SLAB>(v) + (uint64_t)(col / SLAB * ROWS * SLAB / 8)
@@ -85,8 +85,8 @@ template <int N> __device__ __forceinline__ void begin(part<N> &c, part<N> &d)
     group_begin<N>(c.v);
 }
 
-/* First row of the warpgroup in the tile of its block. One lane provides it, so that the compiler knows it to be
- * uniform in the warp. Ask once: it takes as long as a small product. */
+/* First row of the warpgroup in the tile of its block. One lane provides it, so that the compiler knows that it is
+ * uniform in the warp. Call it once per kernel: it takes as long as a small product. */
 __device__ __forceinline__ int group_row()
 {
     return __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0) * GROUP_ROWS;

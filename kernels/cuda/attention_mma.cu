@@ -6,7 +6,7 @@
 
 namespace {
 
-enum { KEYS = 64 }; /* of a step */
+enum { KEYS = 64 }; /* per step */
 
 template <int DIM> struct forward_memory {
     padded<DIM, WARPS_ROWS> q;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's backward on tensor cores, by warps, in two passes without atomics: keys and values first, a block of
- * threads for a tile of keys, over the query heads that share them and the tiles of queries that see them, in order;
- * then queries, which may lie over what the first pass read. Scores are computed in both. */
+/* Backward pass of attention on tensor cores, by warps, in two passes without atomics. The first computes the gradients
+ * of keys and values: a block of threads takes a tile of keys and loops, in order, over the query heads that share them
+ * and the tiles of queries that see them. The second computes the gradients of queries, which may overwrite operands of
+ * the first. Both passes recompute the scores. */
 #include "cuda/attention_warps.cuh"
 
 namespace {
 
-enum { COLS = 32 }; /* queries or keys of a step */
+enum { COLS = 32 }; /* queries or keys per step */
 
 template <int DIM> struct key_memory {
     padded<DIM, WARPS_ROWS> k, v;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention in fp32 throughout, for any element type and heads of up to 256 features. A warp takes one token and head.
- * It takes the tokens that this one sees (or that see it) 32 at a time: first one lane for each of them, then one lane
- * for each feature, over the 32 in order. */
+ * It processes the tokens that this one sees (or that see it) 32 at a time: first with one lane per token, then with
+ * one lane per feature, over the 32 in order. */
 #include "cuda/attention.cuh"
 #include "cuda/reduce.cuh"
 
@@ -21,7 +21,7 @@ struct features {
 
 /* The token and head of this warp, out of nhead heads. */
 struct task {
-    int64_t token, head, begin, end; /* the document's */
+    int64_t token, head, begin, end; /* bounds of its document */
     int lane;
     float (*row)[MOST_DIM];
     float *weight;
@@ -59,7 +59,7 @@ __device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m
     return sum;
 }
 
-/* Adds to sum: Σ over lanes of the weight of the lane times row from + lane. */
+/* Adds Σ over lanes of the lane's weight times row from + lane to sum. */
 __device__ __forceinline__ void add_rows(const task &t, features &sum, float weight, const struct kern_cmat &m,
                                          int64_t from, int64_t n, int64_t head, int64_t dim)
 {
@@ -93,8 +93,8 @@ __device__ __forceinline__ int64_t some_rows(int64_t from, int64_t end)
     return end - from < WARP ? end - from : WARP;
 }
 
-/* One step of the online softmax: returns the weight of this lane's score (0 where !there) and rescales the sums to
- * the new maximum. */
+/* One step of the online softmax. Returns the weight of this lane's score (0 if !there) and rescales the sums to the
+ * new maximum. */
 __device__ __forceinline__ float online_softmax_step(float score, bool there, float *top, float *sum, features &o)
 {
     const float next = fmaxf(*top, warp_max(score)), factor = *top == next ? 1.0f : expf(*top - next);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     store_features(dv, 1, g.dv, t, s.head_dim);
 }
 
-/* Runs after key_grads: dq may be the same memory as q, o or d_o, of which a warp reads its own row only. */
+/* Runs after key_grads, because dq may share memory with q, o or d_o. A warp reads only its own row of these. */
 __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_grad g, packing p)
 {
     const struct kern_attention_shape &s = g.shape;

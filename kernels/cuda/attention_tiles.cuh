@@ -9,8 +9,8 @@
 #include "cuda/mma.cuh"
 #include "cuda/reduce.cuh"
 
-/* Shared memory that a block of threads may use: on every device since compute capability 8.0 (8.6, 8.9 and 12.x have
- * the least), and on Hopper. */
+/* Shared memory that a block of threads may use: on every device of compute capability 8.0 or newer (8.6, 8.9 and 12.x
+ * have the least), and on Hopper. */
 constexpr size_t ANY_SHARED_BYTES = 99 << 10, HOPPER_SHARED_BYTES = 227 << 10;
 
 /* The accumulators of a warp: 16 rows, N / 8 groups of 8 columns. */
@@ -29,15 +29,15 @@ __device__ __forceinline__ int part_col(int e)
     return (int)threadIdx.x % 4 * 2 + e % 2;
 }
 
-/* A warp's first row of its block's tile. */
+/* First row of the warp in the tile of its block. */
 __device__ __forceinline__ int first_row()
 {
     return (int)threadIdx.x / WARP * 16;
 }
 
-/* Loads rows token … token+n-1 of a head into a tile, with zeros beyond row n and beyond the features of the head. The
- * copies are asynchronous where addresses are multiples of 16 bytes. Each thread takes the same eight features of
- * several rows, whose distance is a multiple of eight: then only a constant separates its addresses. */
+/* Loads rows token … token+n-1 of a head into a tile, with zeros beyond row n and beyond the features of the head.
+ * Copies are asynchronous if addresses are multiples of 16 bytes. Each thread takes the same eight features of several
+ * rows a multiple of eight apart, so that its addresses differ by a constant. */
 template <typename tile_type>
 __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat &m, int64_t token, int64_t n,
                                           int64_t head, int64_t dim, bool vectors)
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat 
                 row0 + i * DOWN < nrow && col + j < dim ? from[i * DOWN * m.pitch + j] : (uint16_t)0;
 }
 
-/* Columns k … k+15 of a part, rounded to bf16: a product's A. */
+/* Columns k … k+15 of a part, rounded to bf16: the A operand of a product. */
 template <int N> __device__ __forceinline__ void narrow_part(uint32_t x[4], const part<N> &a, int k)
 {
     const float(&low)[4] = a.v[k / 8], (&high)[4] = a.v[k / 8 + 1];
@@ -72,15 +72,15 @@ template <int N> __device__ __forceinline__ void narrow_part(uint32_t x[4], cons
     x[3] = narrow2(high[2], high[3]);
 }
 
-/* Features k … k+15 of a warp's 16 rows of a tile: a product's A. */
+/* Features k … k+15 of a warp's 16 rows of a tile: the A operand of a product. */
 template <typename tile_type> __device__ __forceinline__ void load_rows(uint32_t x[4], const tile_type &t, int k)
 {
     const int lane = (int)threadIdx.x % WARP;
     load_matrices(x, t.at(first_row() + lane % 16, k + lane / 16 * 8));
 }
 
-/* Stores the 16 rows of a warp with 16-byte stores. They pass through the rows of the warp in a tile of shared memory,
- * which nobody else reads by then. Row r is scaled by factor[r / 8]. */
+/* Stores the 16 rows of a warp with 16-byte stores, through the warp's rows of a tile in shared memory, which no other
+ * warp reads by then. Row r is scaled by factor[r / 8]. */
 template <typename tile_type>
 __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &by, const part<tile_type::DIM> &c,
                                            const float factor[2], int64_t token, int64_t n, int64_t head, int64_t dim,

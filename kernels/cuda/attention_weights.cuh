@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The softmax of attention in registers. The kernels on tensor cores share it, whether warps (mma) or warpgroups
- * (wgmma) multiply. A part is the 16 rows of a warp (attention_tiles.cuh). */
+/* The softmax of attention in registers, shared by the tensor-core kernels: products by warps (mma) and by warpgroups
+ * (wgmma). A part is the 16 rows of a warp (attention_tiles.cuh). */
 #ifndef CUDA_ATTENTION_WEIGHTS_CUH
 #define CUDA_ATTENTION_WEIGHTS_CUH
 
@@ -36,7 +36,7 @@ struct key_tiles {
 __device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_shape &s, const struct tile &queries,
                                                     int64_t nrow)
 {
-    /* of the document's keys */
+    /* number of leading keys of the document that no query of the tile sees */
     const int64_t unseen =
         s.window && queries.token - s.window + 1 > queries.begin ? queries.token - s.window + 1 - queries.begin : 0;
     key_tiles w;
@@ -51,7 +51,7 @@ __device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_
 /* The token after the last query of the document that sees a key of the tile. */
 __device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape &s, const struct tile &keys)
 {
-    const int64_t last = keys.token + keys.n - 1; /* key */
+    const int64_t last = keys.token + keys.n - 1; /* the last key of the tile */
     return s.window && last + s.window < keys.end ? last + s.window : keys.end;
 }
 

@@ -7,7 +7,7 @@
 
 namespace {
 
-enum { KEYS = 128 }; /* of a step */
+enum { KEYS = 128 }; /* per step */
 
 template <int DIM> struct forward_memory {
     swizzled<DIM, GROUPS_ROWS> q;

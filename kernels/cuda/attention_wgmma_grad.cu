@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backward pass of attention by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). Each step
  * starts the products for its own scores and those with the weights of the previous step; it computes its own weights
- * while the latter are in flight. The next tiles are loaded while products are in flight, except in key_grads, which
- * loads them before: it has no registers left then. */
+ * while the latter are in flight. The next tiles are loaded while products are in flight, except in key_grads: it loads
+ * them first, as it has no registers left later. */
 #include "cuda/attention_groups.cuh"
 
 namespace {
 
-enum {
-    COLS = 64,
-    STAGES = 3
-}; /* queries or keys in a step; stages for the previous step, this one, and the one being loaded */
+enum { COLS = 64, STAGES = 3 }; /* queries or keys per step; tiles in flight: previous, current, next */
 
 template <int DIM> struct key_memory {
     swizzled<DIM, GROUPS_ROWS> k, v;

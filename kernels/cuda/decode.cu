@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One token at a time. Products of matrices with one vector: a warp a row, over the rows of all matrices of a call;
- * each weight is read once. Attention: a head's keys are parted among blocks, and in a block among lanes; what the
- * parts come to is put together in their order. */
+/* Decoding of one token. Matrix-vector products: one warp per row, over the rows of all matrices of a call; each weight
+ * is read once. Attention: the keys of a head are divided among blocks, and within a block among lanes; the partial
+ * results are joined in a fixed order. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
 
 namespace {
 
-enum { PARTS = 8 }; /* of a launch */
+enum { PARTS = 8 }; /* per launch */
 
 struct parts {
     int64_t k;
@@ -18,8 +18,8 @@ struct parts {
     int n;
 };
 
-enum { STEP = WARP * WIDTH };                                   /* columns that a warp has at a time */
-template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* steps that are loaded ahead of the one in use */
+enum { STEP = WARP * WIDTH };                                   /* columns that a warp processes at a time */
+template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* steps in flight */
 
 __device__ __forceinline__ float add_products(float sum, const f8 &a, const f8 &b)
 {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void finish_row(const struct kern_gemv_part &p, int64
     store1<MIXED>(p.y, 0, row, sum);
 }
 
-/* Four blocks a multiprocessor leave enough registers for the loads in flight. Without this bound the compiler saves
+/* Four blocks per multiprocessor leave enough registers for the loads in flight. Without this bound the compiler saves
  * registers and waits between loads. */
 template <types K> __global__ void __launch_bounds__(THREADS, 4) dot_rows(parts all)
 {
@@ -92,7 +92,10 @@ void run_dot_rows(struct kern_stream *stream, const parts &all, types kind, int6
     }
 }
 
-enum { MOST_DIM = WARP * WIDTH, LEAST_LANES = 8 }; /* of a head; that have a key, each eight of its features */
+enum {
+    MOST_DIM = WARP * WIDTH,
+    LEAST_LANES = 8
+}; /* features of a head; lanes that share a key, each with eight of its features */
 template <types K> constexpr int KEYS = K == ALL_BF16 ? 4 : 2; /* keys in flight at once */
 
 /* Partial results of attention over n ranges of the keys of a head: the maximum scores, Σ exp(score - top), and the
@@ -107,8 +110,8 @@ struct one_shared {
     float top[THREADS / LEAST_LANES], sum[THREADS / LEAST_LANES], o[THREADS * WIDTH];
 };
 
-/* The state of a lane: n of eight features from column col of keys and values on, and the online softmax of the keys
- * that it has seen. */
+/* State of a lane: n of eight features, from column col on, of the keys and values; and the online softmax over the
+ * keys seen so far. */
 struct share {
     int64_t col;
     int n;
@@ -117,8 +120,8 @@ struct share {
     float top, sum;
 };
 
-/* All keys are loaded behind one branch, with none for the end of the range: the last key is read again there, and
- * ignored. The compiler would wait for each load in a branch of its own. */
+/* Loads all keys behind one branch: with a branch per key the compiler waits for each load. Past the end of the range
+ * it reads the last key again; the result is ignored. */
 template <types K, int APART>
 __device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first,
                                           int64_t end)
@@ -163,7 +166,7 @@ __device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], c
     }
 }
 
-/* Takes KEYS keys from the first one of this lane on. All lanes of a warp must call it, also those without a key. */
+/* Processes KEYS keys from the lane's first key on. All lanes of a warp must call it, also those without a key. */
 template <types K, int LANES>
 __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
 {
@@ -181,7 +184,8 @@ __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_
     add_keys<K>(s, score, there, v);
 }
 
-/* Joins the partial results of feature col, and their maximum and sum. A range without keys adds nothing. */
+/* Joins the partial results of feature col; *top and *sum receive the total maximum and sum. A range without keys adds
+ * nothing. */
 __device__ __forceinline__ float join_parts(const key_part &f, int64_t col, float *top, float *sum)
 {
     float x = 0;
@@ -236,8 +240,8 @@ __device__ __forceinline__ key_part of_head(const key_part &all, int64_t head)
                      all.pitch };
 }
 
-/* A block takes one head and a range of its keys, `each` of them or what is left; at the end each thread takes a
- * feature. With one range only, it writes the result itself. */
+/* A block takes one head and up to `each` of its keys. At the end each thread takes a feature. If there is only one
+ * range, the block writes the final result. */
 template <types K, int LANES>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_keys(struct kern_attention_one a, key_part ranges, int64_t each, bool vectors)
@@ -272,8 +276,7 @@ __global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one
 }
 
 constexpr int64_t BLOCKS = 256,
-                  LEAST_RANGE =
-                      256; /* blocks that keep a device busy; fewer keys than this are not worth a second launch */
+                  LEAST_RANGE = 256; /* blocks that keep a device busy; keys below which a second launch does not pay */
 static_assert((MOST_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
 
 /* Number of keys in a range, chosen so that the device gets about BLOCKS blocks. Depends on the shape only. */

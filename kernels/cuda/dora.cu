@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DoRA: norms of rows of W + scale·B·A, a block of threads a row, and what is scaled by them. */
+/* DoRA: row norms of W + scale·B·A (one block of threads per row), the scaling by g, and the gradient of m. */
 #include "cuda/fold.cuh"
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
 namespace {
 
-/* A thread's columns in order, then the fixed order of block_sum. */
+/* A thread sums its columns in order; block_sum then adds the threads in a fixed order. */
 template <types K> __global__ void __launch_bounds__(THREADS) norm_rows(struct kern_dora_norm d)
 {
     const int64_t row = blockIdx.x;

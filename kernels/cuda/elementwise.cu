@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts, sums of matrices, SwiGLU: what works on elements alone. Each result is computed before it is stored, as it may
- * lie over an operand. */
+/* Casts, sums of matrices, SwiGLU. Each result is computed before it is stored, because it may overwrite an operand. */
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"
 
@@ -43,7 +42,7 @@ struct scale_op {
     }
 };
 
-/* For results that become bf16 by two instructions, with a relative error of some 2^-21. */
+/* For bf16 results two fast instructions suffice, with a relative error of about 2^-21. */
 template <types K> __device__ __forceinline__ float sigmoid(float x)
 {
 #ifdef __CUDACC__

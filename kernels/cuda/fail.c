@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream's first failure, and what kernels found put into words. Knows nothing of CUDA. */
+/* A stream's first failure, and messages for the faults that kernels find. Knows nothing of CUDA. */
 #include "cuda/stream.h"
 
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over tokens: partial sums of each block of KERN_ROW_BLOCK rows, then their fold in order, ((dst + p0) + p1) + …,
- * as on the CPU. */
+/* Sums over tokens: partial sums of each block of KERN_ROW_BLOCK rows, folded in order, ((dst + p0) + p1) + …, as on
+ * the CPU. */
 #ifndef CUDA_FOLD_CUH
 #define CUDA_FOLD_CUH
 
@@ -9,7 +9,7 @@
 /* dst[j] += parts[0][j] + parts[1][j] …; parts: (npart, ncol). */
 void cuda_fold(struct kern_stream *stream, float *dst, const float *parts, int64_t npart, int64_t ncol);
 
-/* The blocks' partial sums of what op.value<types>(row, col, n, whole) gives, for each eight columns: parts (blocks of
+/* Sums op.value<types>(row, col, n, whole) over each block of rows. Each thread takes eight columns. parts: (blocks of
  * rows, ncol). */
 template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_row_blocks(Op op, eights e, float *parts)
 {
@@ -37,9 +37,9 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_r
         parts[block * e.ncol + col + j] = sum.v[j];
 }
 
-enum { MOST_ROW_BLOCKS = 65535 }; /* of a grid's second dimension: 8 million rows */
+enum { MOST_ROW_BLOCKS = 65535 }; /* second dimension of a grid: 8 million rows */
 
-/* vectors: eights start at multiples of 16 bytes. */
+/* vectors: groups of eight elements start at multiples of 16 bytes. */
 template <typename Op>
 void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operand> all, bool vectors, int64_t nrow,
                         int64_t ncol, Op op, float *dst, float *parts)

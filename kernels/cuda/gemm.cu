@@ -86,7 +86,7 @@ void add_product(chain &c)
 void add_bias(chain &c)
 {
     const struct kern_gemm *g = c.g;
-    const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == g->c.dtype; /* with the product */
+    const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == g->c.dtype; /* add_product has added it */
     if (!g->bias.data || done)
         return;
     move_sum_to_c(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recordings, as CUDA's graphs: what is put on a stream is captured, and launched again by one call. The table's
- * operations are fit for it: they start kernels and copy between places that stay, with arguments that travel by value,
- * and cuBLASLt works in the stream's own scratch. */
+/* Recordings, as CUDA graphs: work enqueued on a stream is captured, and one call launches it again. All operations of
+ * the table can be captured: they launch kernels and copy between fixed addresses, pass arguments by value, and
+ * cuBLASLt works in the stream's own scratch. */
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
@@ -12,7 +12,7 @@ struct kern_recording {
     cudaGraphExec_t graph;
 };
 
-/* What other threads do meanwhile is their affair. */
+/* Captures this thread only; other threads may call the runtime meanwhile. */
 bool cuda_record(struct kern_stream *s)
 {
     return s->status == KERN_OK && cudaStreamBeginCapture(s->handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
@@ -25,14 +25,14 @@ struct kern_recording *cuda_recorded(struct kern_stream *s)
     cudaError_t rc = cudaStreamEndCapture(s->handle, &graph);
     bool there = rc == cudaSuccess && r && s->status == KERN_OK &&
                  cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
-    there = there &&
-            cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* what it takes of the device's memory it takes now */
+    there = there && cudaGraphUpload(r->graph, s->handle) ==
+                         cudaSuccess; /* allocates its device memory now, not at the first launch */
     if (graph)
         cudaGraphDestroy(graph);
     if (there)
         return r;
     cuda_recording_free(r);
-    s->status = KERN_OK; /* nothing was done that could have failed */
+    s->status = KERN_OK; /* the captured work did not run, so nothing failed */
     return NULL;
 }
 

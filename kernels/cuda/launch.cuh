@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a .cu file starts its kernels and what a kernel may use: CUDA's own words under nvcc; under a C++ compiler the
- * shim, which gives them the same meaning on the CPU, slowly. Kernels use blocks of one dimension, whole warps, and
- * shared memory by shared_memory<T>() alone. */
+/* How a .cu file launches its kernels, and what a kernel may use. nvcc compiles CUDA proper; a C++ compiler uses the
+ * shim, which gives the same names the same meaning on the CPU, slowly. Kernels use one-dimensional blocks of whole
+ * warps, and shared memory only through shared_memory<T>(). */
 #ifndef CUDA_LAUNCH_CUH
 #define CUDA_LAUNCH_CUH
 
@@ -11,9 +11,9 @@
 
 #include <cuda_runtime.h>
 
-enum { PLAIN_SHARED_BYTES = 48 << 10 }; /* more has to be asked for */
+enum { PLAIN_SHARED_BYTES = 48 << 10 }; /* a kernel that needs more must opt in */
 
-/* Grids of no blocks are no work. */
+/* A grid without blocks is not launched. */
 template <typename... Params, typename... Args>
 void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes,
             Args... args)
@@ -30,7 +30,7 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
     how.dynamicSmemBytes = shared_nbytes;
     how.stream = static_cast<cudaStream_t>(stream->handle);
     if (e == cudaSuccess)
-        /* its own answer, not the thread's last: that may be an older call's */
+        /* cudaLaunchKernelEx returns its own error; cudaGetLastError may report an older call's */
         e = cudaLaunchKernelEx(&how, kernel, args...);
     if (e != cudaSuccess)
         cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: %s", grid.x, grid.y, grid.z,
@@ -39,7 +39,7 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
 
 template <typename T> __device__ __forceinline__ T &shared_memory()
 {
-    extern __shared__ __align__(1024) unsigned char shared_bytes[]; /* as swizzled tiles need it */
+    extern __shared__ __align__(1024) unsigned char shared_bytes[]; /* the alignment that swizzled tiles need */
     return *reinterpret_cast<T *>(shared_bytes);
 }
 
@@ -47,8 +47,8 @@ template <typename T> __device__ __forceinline__ T &shared_memory()
 #include "cuda/shim/shim.h"
 #endif
 
-/* Blocks of a kernel whose thread i does piece i. More pieces than a grid holds are no matrix that a device's memory
- * could take. */
+/* Grid for a kernel whose thread i processes piece i. The count fits a grid: a matrix with more pieces would not fit a
+ * device's memory. */
 static inline dim3 blocks_for(int64_t npieces, int64_t nthread)
 {
     return dim3((unsigned)((npieces + nthread - 1) / nthread));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, found when ranks are linked and not before: its library is large, and one rank needs none. Communicators do not
- * block, so that a rank which waits for others sees that one of them is gone. */
+/* Communication by NCCL. The library is large and a single rank does not need it, so it is loaded when ranks are
+ * linked. Communicators are non-blocking, so that a rank which waits for others notices when one of them is gone. */
 #include <kernels/link.h>
 
 #include "cuda/device.h"
@@ -20,7 +20,7 @@ enum { NAP_NS = 1000000, EAGER_NS = 2000000 };
 
 _Static_assert(KERN_LINK_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "an id is NCCL's");
 
-/* What of NCCL is called. */
+/* The NCCL functions that are used. */
 #define CALLS(X) \
     X(ncclGetUniqueId) \
     X(ncclCommInitRankConfig) \
@@ -45,12 +45,12 @@ static struct {
 } nccl = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 struct kern_link {
-    ncclComm_t comm; /* NULL: aborted, or never there */
+    ncclComm_t comm; /* NULL: aborted, or never created */
     pthread_mutex_t lock;
     int status;
     char message[KERN_MESSAGE_BYTES];
-    bool grouped; /* between begin and end, with the lock: what is put into a group is not freed meanwhile. (None of
-                     these calls waits.) */
+    bool grouped; /* between begin and end, with the lock held: abort cannot free the communicator while a group is
+                     open. (None of these calls waits.) */
     bool (*broken)(void *ctx);
     void *ctx;
 };
@@ -86,7 +86,7 @@ static int load(char *message)
     return loaded ? KERN_OK : KERN_ERR_LIBRARY;
 }
 
-/* The first failure stays, with the first line of what NCCL warned of last. With the lock. */
+/* Records the first failure, with the first line of NCCL's last warning. The caller holds the lock. */
 static void fail(struct kern_link *l, const char *what, ncclResult_t code)
 {
     const char *more = nccl.ncclGetLastError(NULL);
@@ -105,8 +105,8 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* A launch, which NCCL leaves to a thread of its own, takes some ten microseconds; connecting takes as long as others
- * do. */
+/* NCCL hands a launch to a thread of its own, which takes some ten microseconds, so spin first. Connecting takes as
+ * long as the other ranks need, so sleep later. */
 static void pause_since(uint64_t since)
 {
     const struct timespec nap = { 0, NAP_NS };
@@ -189,7 +189,7 @@ static void link_close(struct kern_link *l)
     if (l->comm && !l->status)
         nccl.ncclCommDestroy(l->comm);
     else
-        link_abort(l); /* what others do not answer is not waited for */
+        link_abort(l); /* do not wait for ranks that no longer answer */
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
@@ -252,7 +252,7 @@ static void end(struct kern_link *l, struct kern_stream *s)
         cuda_fail(s, KERN_ERR_LIBRARY, "%s", message);
 }
 
-/* Inside a group nothing is under way yet. */
+/* Inside a group no operation has started yet, so ncclInProgress is no failure. */
 static void check(struct kern_link *l, const char *what, ncclResult_t code)
 {
     if (code != ncclSuccess && code != ncclInProgress)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One launch for a list of pieces of work: each has its blocks, and a block finds out whose it is. The list goes to the
- * stream's scratch memory. */
+/* One launch for a list of work items. Each item takes a number of consecutive blocks, and a block looks up its item.
+ * The list is uploaded to the stream's scratch memory. */
 #ifndef CUDA_LISTS_CUH
 #define CUDA_LISTS_CUH
 
 #include "cuda/upload.cuh"
 
-/* As T::block0: its first block. The last one that does not begin after this block; those with blocks only are in the
- * list. */
+/* The item of this block: the last one whose block0 is not after it. Every item in the list has at least one block. */
 template <typename T> __device__ __forceinline__ const T &my_entry(const T *entries, int n)
 {
     int low = 0, high = n;
@@ -21,9 +20,9 @@ template <typename T> __device__ __forceinline__ const T &my_entry(const T *entr
 /* A list on its way to the device. */
 template <typename T> struct list {
     struct kern_stream *stream;
-    int n; /* there, or in `some` */
+    int n; /* items added so far, in scratch or still in `some` */
     int64_t nblock;
-    T some[sizeof(upload_words) / sizeof(T)]; /* those that are not there yet: one launch's */
+    T some[sizeof(upload_words) / sizeof(T)]; /* items not uploaded yet; one launch uploads them */
 };
 
 template <typename T> T *list_on_device(const list<T> &l)
@@ -36,7 +35,7 @@ template <typename T> bool list_is_full(const list<T> &l)
     return (size_t)(l.n + 1) * sizeof(T) > l.stream->scratch_nbytes;
 }
 
-/* What is on the stream so far is done with the scratch memory then. */
+/* Uploads the items in `some`. Stream order guarantees that earlier work no longer uses the scratch memory. */
 template <typename T> void list_send(const list<T> &l)
 {
     const int most = (int)(sizeof(l.some) / sizeof(T)), sent = l.n == 0 ? 0 : (l.n - 1) / most * most;
@@ -45,7 +44,7 @@ template <typename T> void list_send(const list<T> &l)
         upload(l.stream, list_on_device(l) + sent, l.some, (size_t)(l.n - sent) * sizeof(T));
 }
 
-/* Work without blocks is none. */
+/* Items without blocks are skipped. */
 template <typename T> void list_add(list<T> &l, T entry, int64_t nblock)
 {
     const int most = (int)(sizeof(l.some) / sizeof(T));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA's thin products, a segment at a time. Dropout is a mask on X, and its scale a factor of the product. */
+/* The low-rank products of LoRA, one segment at a time. Dropout masks X; its scale is a factor of the product. */
 #include "cuda/ops.h"
 #include "cuda/product.cuh"
 
 namespace {
 
-/* As the segment's first row sees it. */
+/* Dropout of the segment, counted from its first row. */
 struct kern_dropout drop_from(const struct kern_lora_segment *s)
 {
     struct kern_dropout d = s->dropout;

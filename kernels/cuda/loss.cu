@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more for
- * its gradient: from the cache as far as the rows that are being read fit there, and they are few, as a block is as
- * large as can be. */
+/* Cross-entropy: one block of threads per row of logits. The block reads the row once for its maximum and sum, and
+ * again for its gradient. The second read hits the cache, because blocks are as large as possible and few rows are in
+ * flight. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
@@ -9,23 +9,21 @@
 
 namespace {
 
-/* Σ exp(x - top) so far, and the largest x. A NaN is no maximum but makes the sum one. */
+/* Σ exp(x - top) so far, and the largest x. A NaN never becomes the maximum, but makes the sum NaN. */
 struct soft {
     float top, sum;
 };
 
-enum {
-    ROW_THREADS = 1024
-}; /* a multiprocessor has one such block at a time: two would have to do with 32 registers a thread */
-template <types K>
-constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* eights of a thread that are on their way before the first is used */
+enum { ROW_THREADS = 1024 }; /* one block per multiprocessor; two would leave 32 registers per thread */
+template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* groups of eight per thread in flight */
 
 struct entropy_shared {
     soft part[ROW_THREADS / WARP];
-    float at; /* the target's logit */
+    float at; /* logit of the target */
 };
 
-/* Where one of the two has nothing yet its top is -inf: exp(-inf - -inf) would be NaN. */
+/* Rescales the sum of s to the maximum `top`. The test for equality avoids exp(-inf - -inf) = NaN when both are empty.
+ */
 __device__ __forceinline__ float bring(soft s, float top)
 {
     return s.top == top ? s.sum : s.sum * expf(s.top - top);
@@ -51,14 +49,15 @@ __device__ __forceinline__ soft join_block(entropy_shared &shared, soft s)
     return s;
 }
 
-/* Elements of a thread's eight i of a stretch of the row, eight or fewer, and the first one's column. */
+/* Returns how many elements (0 … 8) this thread's group i has in the stretch of the row that starts at `from`, and the
+ * column of the first. */
 __device__ __forceinline__ int eight_of(int64_t from, int i, int64_t ncol, int64_t *col)
 {
     *col = from + ((int64_t)i * ROW_THREADS + threadIdx.x) * WIDTH;
     return *col >= ncol ? 0 : ncol - *col < WIDTH ? (int)(ncol - *col) : WIDTH;
 }
 
-/* A thread's eights of a stretch. */
+/* Loads a thread's groups of eight of a stretch. */
 template <types K>
 __device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row,
                                             int64_t from, bool vectors)
@@ -71,7 +70,7 @@ __device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct ke
     }
 }
 
-/* The n of eight that there are; the others are no maximum and add nothing. */
+/* Replaces elements n … 7 by -inf: they are never the maximum and add nothing. */
 __device__ __forceinline__ f8 only(f8 x, int n)
 {
     if (n < WIDTH)
@@ -81,8 +80,8 @@ __device__ __forceinline__ f8 only(f8 x, int n)
     return x;
 }
 
-/* Eights of a stretch go to the sum together: it is brought to a new maximum once. Of no maximum, or an infinite one,
- * nothing is taken off: it would make NaNs. */
+/* Adds a stretch to the sum, which is rescaled to a new maximum once. An infinite maximum is not subtracted, as that
+ * would make NaNs. */
 template <types K>
 __device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
 {
@@ -119,8 +118,8 @@ __device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int
     return s;
 }
 
-/* Forward through the row, a stretch of all threads at a time, each read by all before one writes: the gradient may lie
- * over the logits, at half their width. */
+/* Writes the gradient from the start of the row, a stretch of all threads at a time. All threads read their part of a
+ * stretch before one writes, because the gradient may share memory with the logits, at half their width. */
 template <types K>
 __device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors, soft s,
                                           float scale)

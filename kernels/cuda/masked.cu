@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with dropout: what is masked is made in the stream's panel, some rows at a time, and the library multiplies.
- */
+/* Products with dropout. The masked operand is materialised in the stream's panel, some rows at a time, and cuBLASLt
+ * multiplies it. */
 #include "cuda/product.cuh"
 #include "cuda/random.cuh"
 
 namespace {
 
-/* c = x·keep + add, the former or 0 where it is dropped. */
+/* c = add + (x · keep if kept, else 0). */
 struct add_masked_op {
     struct kern_mat c;
     struct kern_cmat add, x;
@@ -26,7 +26,7 @@ struct add_masked_op {
     }
 };
 
-/* A matrix in the panel, and rows of it that are made at a time: 0 where there is no room for one. */
+/* A matrix in the panel. nrow: rows that fit at a time; 0: not even one fits. */
 struct panel {
     struct kern_mat m;
     int64_t nrow;
@@ -34,7 +34,7 @@ struct panel {
 
 struct panel panel_of(struct kern_stream *stream, int64_t ncol, enum kern_dtype dtype)
 {
-    enum { WHOLE = 128 }; /* tiles of products */
+    enum { WHOLE = 128 }; /* rows per tile of a product */
     if (!cuda_has_scratch(stream))
         return {};
     const int64_t fit = (int64_t)(stream->panel_nbytes / (size_t)kern_dtype_bytes(dtype)) / ncol;

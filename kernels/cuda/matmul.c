@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one file that knows cuBLASLt: products by the kernel that its heuristics name first for a shape, asked once and
- * kept. fp32 is never TF32, and sums that are split along k are added up in fp32 in an order of their own, without
- * atomics: the same call gives the same bits. */
+/* The only file that knows cuBLASLt. Its heuristics choose a kernel per shape; the first choice is cached. fp32 never
+ * becomes TF32. Sums that are split along k are added in fp32 in a fixed order, without atomics, so the same call gives
+ * the same bits. */
 #include "cuda/matmul.h"
 
 #include <cublasLt.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a kernel is chosen by. Compared as bytes: filled after memset. */
+/* Cache key of a choice. Compared as bytes, so it is filled after memset. */
 struct key {
     int64_t m, n, k, lda, ldb, ldc, ldd;
     int32_t trans_a, trans_b, in, out, adds;
@@ -18,11 +18,11 @@ struct key {
 
 struct choice {
     struct key key;
-    uint64_t used; /* when last: the oldest makes room */
+    uint64_t used; /* time of the last use; the oldest entry is evicted */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
-    bool runs; /* false: there is no kernel for it */
+    bool runs; /* false: cuBLASLt has no kernel for this key */
 };
 
 enum { MOST_CHOICES = 512 };
@@ -72,7 +72,7 @@ void cuda_matmuls_free(struct cuda_matmuls *m)
     free(m);
 }
 
-/* Largest power of two up to 16 that divides the address: kernels that read 16 bytes at once ask for it. */
+/* Largest power of two up to 16 that divides the address: kernels with 16-byte loads require it. */
 static uint32_t alignment(const void *p)
 {
     uintptr_t low = (uintptr_t)p | 16;
@@ -97,8 +97,8 @@ static cudaDataType_t type_of(enum kern_dtype dtype)
     return dtype == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* The library's matrices have their columns together: ours are theirs transposed, so that D = A·B is D' = B'·A', and
- * our B is its first operand. */
+/* cuBLASLt is column-major, this code row-major, so every matrix is transposed: D = A·B becomes D' = B'·A', and B is
+ * the library's first operand. */
 static cublasStatus_t layouts(struct choice *c, const struct cuda_matmul *p)
 {
     cublasStatus_t rc = cublasLtMatrixLayoutCreate(&c->a, type_of(p->in), (uint64_t)(p->trans_b ? p->k : p->n),
@@ -128,14 +128,15 @@ static cublasStatus_t describe(struct choice *c, const struct cuda_matmul *p)
                 { CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue) },
                 { CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type) },
                 { CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
-                  sizeof(p->bias) } }; /* which the choice looks at for its alignment */
+                  sizeof(p->bias) } }; /* the heuristics read its alignment */
     cublasStatus_t rc = cublasLtMatmulDescCreate(&c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && rc == CUBLAS_STATUS_SUCCESS; i++)
         rc = cublasLtMatmulDescSetAttribute(c->desc, all[i].name, all[i].value, all[i].nbytes);
     return rc == CUBLAS_STATUS_SUCCESS ? layouts(c, p) : rc;
 }
 
-/* What a kernel may use and assume. Reduction in place would be by atomics, in the output's type a second rounding. */
+/* Limits of the choice. Reduction in place would use atomics; reduction in the output type would round a second time.
+ */
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
 {
     const uint64_t workspace = CUDA_SCRATCH_BYTES;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the device, and of the host where the device copies from it at full speed: the processor's own, locked and
- * made known to the driver. */
+/* Device memory, and pinned host memory: memory of the CPU backend, locked and registered with the driver, so that the
+ * device copies from it at full speed. */
 #include <kernels/memory.h>
 
 #include "cuda/device.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a warp does together on tensor cores, and copies that go on while it works: PTX under nvcc, the shim's on the
- * CPU. The layouts are PTX's for mma.m16n8k16: with g = lane / 4 and t = lane % 4, C's registers are (g, 2t), (g,
+/* Warp-wide operations on tensor cores, and asynchronous copies: PTX under nvcc, emulated by the shim on the CPU.
+ * Layouts are those of PTX's mma.m16n8k16: with g = lane / 4 and t = lane % 4, the registers of C are (g, 2t), (g,
  * 2t+1), (g+8, 2t), (g+8, 2t+1). */
 #ifndef CUDA_MMA_CUH
 #define CUDA_MMA_CUH
@@ -14,8 +14,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. Lane i gets elements
- * 2t and 2t+1 of row g of each. */
+/* Loads four 8 x 8 matrices of 16-bit elements. Lane i passes the address of row i % 8 of matrix i / 8, and receives
+ * elements 2t and 2t+1 of row g of each matrix. */
 __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/* The same of the transposed matrices: elements 2t and 2t+1 of column g. */
+/* The same with the matrices transposed: elements 2t and 2t+1 of column g. */
 __device__ __forceinline__ void load_matrices_across(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -42,14 +42,14 @@ __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* 16 bytes of which the first nvalid come from src, the rest are zeros. */
+/* Copies 16 bytes: the first nvalid from src, zeros after them. */
 __device__ __forceinline__ void copy_async(void *dst, const void *src, unsigned nvalid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nvalid)
                  : "memory");
 }
 
-/* Four bytes, or zeros. */
+/* Copies four bytes, or zeros. */
 __device__ __forceinline__ void copy_word_async(void *dst, const void *src, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(there ? 4 : 0)
@@ -61,7 +61,7 @@ __device__ __forceinline__ void copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for this thread's groups of copies but the last LEFT. */
+/* Waits until at most LEFT of this thread's committed groups of copies are in flight. */
 template <int LEFT> __device__ __forceinline__ void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module's one symbol: which devices there are, and whether the kernels run on them. */
+/* The module's exported symbol: counts the devices, and checks that the kernels run on them. */
 #include <kernels/module.h>
 
 #include "cuda/device.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The oldest that the kernels are compiled for. */
+/* Oldest compute capability that the kernels are compiled for. */
 enum { MIN_MAJOR = 8 };
 
 static int count(int *ndevices, char *message)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to lanes of a warp where it is short,
- * else to a block of threads. What a thread has of it stays in its registers until its result; of long rows it is read
+/* RMSNorm and its gradient. A group of columns (a row, or a head of one) is processed by lanes of a warp if it is
+ * short, else by a block of threads. A thread keeps its part in registers until the result; parts of long rows are read
  * again, from the cache. */
 #include "cuda/fold.cuh"
 #include "cuda/ops.h"
@@ -8,8 +8,8 @@
 
 namespace {
 
-/* A thread's group of columns, where there is one for it, and its number among the group's threads. All threads of a
- * block come to sums, those of no group too. */
+/* A thread's group of columns and its index among the threads of the group. Threads without a group (!there) take part
+ * in the sums too, because all threads of a block must reach the barriers. */
 struct member {
     int64_t row, col0;
     uint32_t group;
@@ -28,21 +28,21 @@ template <int GROUP> __device__ __forceinline__ member my_group(int64_t nrow, in
     return m;
 }
 
-/* Elements of a member's piece i, of eight or fewer, and its first column in the group. */
+/* Returns how many elements (0 … 8) piece i of a member has, and the column of the first within the group. */
 template <int GROUP> __device__ __forceinline__ int piece_of(const member &m, int i, int64_t ncol, int64_t *col)
 {
     *col = ((int64_t)i * GROUP + m.lane) * WIDTH;
     return !m.there || *col >= ncol ? 0 : ncol - *col < WIDTH ? (int)(ncol - *col) : WIDTH;
 }
 
-/* EACH: pieces that a thread keeps, all of them on their way before the first is used; 0: there are more, and each is
- * read again. */
+/* EACH: pieces that a thread keeps in registers; all their loads are in flight before the first is used. 0: there are
+ * more pieces, and each is read again. */
 template <int GROUP, int EACH> __device__ __forceinline__ int npieces(int64_t ncol)
 {
     return EACH ? EACH : (int)((ncol + GROUP * WIDTH - 1) / (GROUP * WIDTH));
 }
 
-template <int EACH> constexpr int KEPT = EACH ? EACH : 1; /* no array is empty */
+template <int EACH> constexpr int KEPT = EACH ? EACH : 1; /* arrays may not be empty */
 
 template <types K, int GROUP>
 __device__ __forceinline__ raw8<K> load_piece(const struct kern_cmat &from, const member &m, int i, int64_t ncol,
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad 
     }
 }
 
-/* A row's part of dgamma: over all its groups. */
+/* Contribution of a row to dgamma, over all its groups. */
 struct gamma_op {
     struct kern_rmsnorm_grad r;
     template <types K> __device__ f8 value(int64_t row, int64_t col, int n, bool whole) const
@@ -151,13 +151,13 @@ struct gamma_op {
     }
 };
 
-/* A head starts at a multiple of 16 bytes if rows do and heads are eights. */
+/* A head starts at a multiple of 16 bytes if rows do and head sizes are multiples of eight. */
 bool vectors_fit(std::initializer_list<operand> all, int64_t ngroup, int64_t ncol)
 {
     return aligned(all) && (ngroup == 1 || ncol % WIDTH == 0);
 }
 
-/* The smallest group that has a group of columns in registers, if there is one. */
+/* Chooses the smallest group of threads that keeps a group of columns in registers, if there is one. */
 #define FOR_GROUP(ncol, call) \
     do { \
         if ((ncol) <= 8 * WIDTH) \
@@ -204,7 +204,7 @@ void cuda_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *r)
     }
 }
 
-/* dgamma first: dx may lie over dy. */
+/* Computes dgamma first, because dx may overwrite dy. */
 void cuda_rmsnorm_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *r)
 {
     const bool vectors = vectors_fit({ r->x, r->dy, one_row(r->gamma), r->add, r->dx }, r->ngroup, r->ncol);

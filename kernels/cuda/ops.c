@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row of the kernel table. */
+/* The CUDA table of operations. */
 #include "cuda/ops.h"
 
 #define ROW(name, type) .name = cuda_##name,

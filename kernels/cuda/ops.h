@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA kernels: what ops.c puts into the table. Plain C, so that ops.c and the tests need no CUDA header. */
+/* Declares the CUDA operations that ops.c collects. Plain C, so that ops.c and the tests need no CUDA header. */
 #ifndef CUDA_OPS_H
 #define CUDA_OPS_H
 

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW's step: one launch for all ranges. */
+/* The AdamW step: one launch for all ranges. */
 #include "cuda/lists.cuh"
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"
 
 namespace {
 
-/* Small, for hundreds of them go to the device each step. */
+/* Kept small, because each step uploads hundreds of them. */
 struct adamw_entry {
     float *p, *m, *v;
     const float *grad;
-    void *rounded; /* NULL: none */
+    void *rounded; /* NULL: not wanted */
     int64_t nelem, block0;
     float keep;
     bool aligned;
 };
 
-/* Constants of one step, already rounded to fp32: computed on the host in fp64. */
+/* Constants of one step, computed on the host in fp64 and rounded to fp32. */
 struct adamw_step {
     float grad_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
 };
 
-/* One row, whose pitch nobody asks for. */
+/* A matrix of one row; its pitch is unused. */
 __host__ __device__ __forceinline__ struct kern_cmat row_of(const void *x, enum kern_dtype dtype)
 {
     return kern_cmat{ x, 0, dtype };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See product.cuh. A block of threads makes a tile of C; sums over k run by blocks of KERN_ROW_BLOCK, whose sums are
- * added in order. */
+/* See product.cuh. A block of threads computes a tile of C. Sums over k run in blocks of KERN_ROW_BLOCK, and the block
+ * sums are added in order. */
 #include "cuda/product.cuh"
 
 #include "cuda/matmul.h"
@@ -18,7 +18,8 @@ struct sums {
     float v[EACH][EACH];
 };
 
-/* (STEP, TILE) of op(X) from (l0, i0), where l runs along k. by_k: stored with k along its rows. Zeros beyond. */
+/* Loads a strip (STEP, TILE) of op(X) from (l0, i0), where l runs along k. by_k: k runs along the rows in memory.
+ * Elements out of range are 0. */
 __device__ __forceinline__ void load_strip(float (*to)[TILE + PAD], const struct kern_cmat &m, bool by_k, int64_t i0,
                                            int64_t ni, int64_t l0, int64_t nl)
 {
@@ -82,9 +83,9 @@ __global__ void __launch_bounds__(THREADS) tile_product(product p)
                col0 + (int)threadIdx.x % ACROSS * EACH + i % EACH, total.v[i / EACH][i % EACH]);
 }
 
-enum { MOST_ACROSS = 65535 }; /* of a grid's second dimension: 4 million columns */
+enum { MOST_ACROSS = 65535 }; /* second dimension of a grid: 4 million columns */
 
-/* Whether it was put on the stream. */
+/* Returns true if the product was enqueued. */
 bool by_library(struct kern_stream *stream, const struct product *p)
 {
     if (p->k == 0 || p->a.dtype != p->b.dtype)

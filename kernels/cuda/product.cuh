@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: the library's, and the CUDA row's own for what that does not take, such as operands of two types;
- * with dropout's masks on one of the three. */
+/* Matrix products by cuBLASLt, or by a kernel of our own for what it does not support, such as operands of two types.
+ * Variants apply a dropout mask to A, B or the product. */
 #ifndef CUDA_PRODUCT_CUH
 #define CUDA_PRODUCT_CUH
 
@@ -15,17 +15,18 @@ struct product {
     bool trans_a, trans_b;
     struct kern_mat c;
     float alpha;
-    const void *bias;     /* (n) of C's type, or NULL: added to every row */
+    const void *bias;     /* (n) of C's type, added to every row; or NULL */
     struct kern_cmat add; /* (m, n) or none; may be C */
 };
 
-/* Plain fp32, no tensor cores. */
+/* Our own kernel: plain fp32, no tensor cores. */
 void cuda_product_own(struct kern_stream *stream, const struct product *p);
-/* By the library where it can, else by the above. */
+/* cuBLASLt if it supports the call, else our own kernel. */
 void cuda_product(struct kern_stream *stream, const struct product *p);
 
-/* With a mask, that of p = 0 is none. On A, not transposed, or on B, not transposed, where C is fp32 and its own `add`:
- * masked only, the scale is for alpha to have. On the product, without a bias, before `add`: masked and scaled. */
+/* Products with dropout; p = 0 masks nothing. masked_a masks A, which must not be transposed. masked_b masks B, which
+ * must not be transposed; C must be fp32 and equal to `add`. Both only mask: alpha must include the scale. masked_c
+ * masks and scales the product before `add`; bias must be NULL. */
 void cuda_product_masked_a(struct kern_stream *stream, const struct product *p, const struct kern_dropout *dropout);
 void cuda_product_masked_b(struct kern_stream *stream, const struct product *p, const struct kern_dropout *dropout);
 void cuda_product_masked_c(struct kern_stream *stream, const struct product *p, const struct kern_dropout *dropout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout's factors where they are needed: the numbers are those of kernels/random.h. */
+/* Dropout masks, computed where they are applied. The random numbers are those of kernels/random.h. */
 #ifndef CUDA_RANDOM_CUH
 #define CUDA_RANDOM_CUH
 
@@ -8,7 +8,7 @@
 
 #include <kernels/random.h>
 
-/* Words of the block that holds number `index`. */
+/* The four words of a Philox block. */
 __device__ __forceinline__ void draw_block(const struct kern_philox &rng, uint64_t block, uint32_t out[4])
 {
     out[0] = (uint32_t)block;
@@ -23,8 +23,8 @@ __device__ __forceinline__ float uniform_of(uint32_t word)
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-/* Eight uniform numbers from `index` on. Three blocks where it is no multiple of 4; registers are not indexed at run
- * time, hence the choice among four. */
+/* Eight uniform numbers from `index` on. They take three blocks unless index is a multiple of 4. The four-way choice
+ * avoids indexing registers at run time. */
 __device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t index)
 {
     uint32_t word[12] = {};
@@ -40,7 +40,7 @@ __device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t i
     return u;
 }
 
-/* Those of eight elements: below p they are dropped. */
+/* The uniform numbers of eight elements; an element is dropped if its number is below p. */
 __device__ __forceinline__ f8 dropout8(const struct kern_dropout &d, int64_t row, int64_t col)
 {
     struct kern_philox rng = d.rng;
@@ -52,7 +52,7 @@ __device__ __forceinline__ f8 dropout8(const struct kern_dropout &d, int64_t row
     return uniform8(rng, (uint64_t)token * (uint64_t)d.width + (uint64_t)col);
 }
 
-/* y = x · keep, or 0 where it is dropped: not x · 0, which of an infinity is NaN. */
+/* y = x · keep, or 0 if dropped. (x · 0 would turn an infinity into NaN.) */
 struct dropout_op {
     struct kern_mat y;
     struct kern_cmat x;

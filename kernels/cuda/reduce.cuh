@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and maxima over a warp or a block, in an order that is always the same: a butterfly over lanes, then over warps.
- * All threads get the result. */
+/* Sums and maxima over a warp or a block, in a fixed order: a butterfly over lanes, then over warps. All threads get
+ * the result. */
 #ifndef CUDA_REDUCE_CUH
 #define CUDA_REDUCE_CUH
 
@@ -8,7 +8,7 @@
 
 constexpr int WARP = 32, MOST_WARPS = 32;
 
-/* Over LANES of a warp that begin at a multiple of as many: a power of two. */
+/* Sum over an aligned group of LANES lanes of a warp. LANES is a power of two. */
 template <int LANES, typename T> __device__ __forceinline__ T lanes_sum(T x)
 {
 #pragma unroll
@@ -22,7 +22,7 @@ template <typename T> __device__ __forceinline__ T warp_sum(T x)
     return lanes_sum<WARP>(x);
 }
 
-/* A NaN is passed over: it shows in what is summed. */
+/* Ignores NaNs; the sums that follow show them. */
 __device__ __forceinline__ float warp_max(float x)
 {
 #pragma unroll
@@ -31,12 +31,12 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* For kernels whose blocks sum: one of these at the head of their shared memory. */
+/* Scratch of block_sum, at the start of a kernel's shared memory. */
 template <typename T> struct block_parts {
     T part[MOST_WARPS];
 };
 
-/* Of a block of so many threads. The second barrier lets parts be used again at once. */
+/* Sum over a block of NTHREAD threads. The second barrier allows immediate reuse of parts. */
 template <int NTHREAD, typename T> __device__ __forceinline__ T block_sum(block_parts<T> &parts, T x)
 {
     x = warp_sum(x);
@@ -51,7 +51,7 @@ template <int NTHREAD, typename T> __device__ __forceinline__ T block_sum(block_
     return sum;
 }
 
-/* Sum over a group of threads: lanes of a warp, or the whole block. All threads of the block come here. */
+/* Sum over a group of threads: lanes of a warp, or the whole block. All threads of the block must call it. */
 template <int GROUP> __device__ __forceinline__ float group_sum(float x)
 {
     if constexpr (GROUP <= WARP)

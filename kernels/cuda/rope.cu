@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary positions, in place. A thread turns eight features of a head's lower half with their partners in the upper. */
+/* Rotary positions, in place. A thread rotates eight features of a head's lower half with their partners in the upper
+ * half. */
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"
 
@@ -7,9 +8,9 @@ namespace {
 
 struct rope_op {
     struct kern_rope_apply r;
-    uint32_t per_head; /* eights of half a head */
+    uint32_t per_head; /* groups of eight per half head */
     bool vectors;
-    /* col counts eights of half heads, all of a row's heads after one another. */
+    /* col / WIDTH counts groups of eight of half heads, head after head. */
     template <types K> __device__ void at(int64_t row, int64_t col, int, bool) const
     {
         const uint32_t eight = (uint32_t)(col / WIDTH);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows and columns chosen by index: embeddings, supervised rows, and their gradients. Indices are looked at first, in a
- * launch of their own; where one is none of the rows there are, the stream's fault is set and the kernels here do
- * nothing. */
+/* Gather and scatter of rows and columns by index: embeddings, supervised rows, and their gradients. A separate launch
+ * checks the indices first. A bad index sets the stream's fault, and the kernels here then do nothing. */
 #include "cuda/ops.h"
 #include "cuda/rows.cuh"
 #include "cuda/vec.cuh"
@@ -12,8 +11,7 @@ struct firsts {
     int64_t row[THREADS];
 };
 
-/* One block of threads: the first bad row of all is the one that is told. Negative values are no fault where lowest
- * allows them. */
+/* Runs as one block of threads, so that it reports the first bad row of all. `lowest` may allow negative values. */
 __global__ void __launch_bounds__(THREADS)
     check_indices(struct cuda_fault *fault, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit, int kind)
 {
@@ -32,7 +30,7 @@ __global__ void __launch_bounds__(THREADS)
         *fault = cuda_fault{ kind, index[first], first, limit };
 }
 
-/* Row index[i] of src to row i of dst, or the other way. */
+/* Copies row index[i] of src to row i of dst, or the reverse (scatter). */
 struct move_rows {
     struct kern_mat dst;
     struct kern_cmat src;
@@ -68,7 +66,7 @@ struct take_columns {
 
 struct scatter_add {
     float *dst;
-    int64_t per_index, per_col; /* dst of (index, column) is at index · per_index + column · per_col */
+    int64_t per_index, per_col; /* dst element (index, column) is at index · per_index + column · per_col */
     struct kern_cmat src;
     const int32_t *index;
     int64_t nrow, ncol;
@@ -93,9 +91,7 @@ __device__ __forceinline__ bool any_thread(votes &shared, bool mine)
     return any;
 }
 
-enum {
-    AHEAD = 4
-}; /* columns of a thread that are read before one is written: behind a store to what might be src, a load would wait */
+enum { AHEAD = 4 }; /* columns per thread in flight: dst may alias src, so a load after a store would wait for it */
 
 template <types K> __device__ __forceinline__ void add_row(const scatter_add &s, int64_t to, int64_t row)
 {
@@ -114,7 +110,7 @@ template <types K> __device__ __forceinline__ void add_row(const scatter_add &s,
     }
 }
 
-/* Rows from … of THREADS that go to the same place, ascending. */
+/* Adds those of THREADS rows, starting at row `from`, whose index is `to`, in ascending order. */
 template <types K>
 __device__ __forceinline__ void add_same(const scatter_add &s, votes &shared, int64_t to, int64_t from)
 {
@@ -129,8 +125,8 @@ __device__ __forceinline__ void add_same(const scatter_add &s, votes &shared, in
     __syncthreads();
 }
 
-/* A block of threads for each row. The first row that goes to a place takes all that go there, in order; a thread has
- * its columns to itself. */
+/* One block of threads per row. The first row with an index adds all rows with that index, in order; later ones exit.
+ * Each thread owns its columns. */
 template <types K> __global__ void __launch_bounds__(THREADS) scatter_add_rows(scatter_add s)
 {
     votes &shared = shared_memory<votes>();

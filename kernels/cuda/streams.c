@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events of the CUDA runtime. What kernels find wrong lies in the device's memory until somebody waits. */
+/* Streams and events of the CUDA runtime. Faults that kernels find stay in device memory until the host synchronises.
+ */
 #include "cuda/stream.h"
 
 #include "cuda/device.h"
@@ -16,7 +17,7 @@ enum { SCRATCH_AND_PANEL_BYTES = CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES };
 
 struct kern_event {
     cudaEvent_t event;
-    int index; /* of its device */
+    int index; /* device number */
 };
 
 int cuda_use(int index)
@@ -48,7 +49,7 @@ static cudaStream_t handle_of(const struct kern_stream *s)
     return s->handle;
 }
 
-/* The first failure of the runtime stays with the stream. */
+/* Records a failure of the runtime; the first one wins. */
 static void check(struct kern_stream *s, const char *what, cudaError_t code)
 {
     if (code != cudaSuccess)
@@ -71,7 +72,7 @@ static void stream_free(struct kern_stream *s)
     free(s);
 }
 
-/* By FSDPTRAIN_CUDA_WARPGROUPS=0 Hopper works as older devices do: to compare. */
+/* FSDPTRAIN_CUDA_WARPGROUPS=0 makes Hopper use the kernels of older devices, for comparison. */
 static bool without_warpgroups(void)
 {
     const char *value = getenv("FSDPTRAIN_CUDA_WARPGROUPS");

@@ -30,8 +30,8 @@ struct block_sums {
     double part[THREADS];
 };
 
-/* One block of threads for all: it is some thousand losses. A thread takes KERN_ROW_BLOCK elements, the first thread
- * adds what all have found, in order. */
+/* One block of threads for everything: it sums a few thousand losses. Each thread sums KERN_ROW_BLOCK elements; the
+ * first thread then adds the partial sums in order. */
 __global__ void __launch_bounds__(THREADS) sum_all(double *dst, const float *x, int64_t nelem)
 {
     block_sums &shared = shared_memory<block_sums>();
@@ -54,11 +54,12 @@ __global__ void __launch_bounds__(THREADS) sum_all(double *dst, const float *x, 
 struct rows_entry {
     struct kern_cmat x;
     int64_t ncol, block0;
-    double *out; /* of its first row */
+    double *out; /* for the first row of x */
     bool aligned;
 };
 
-/* A block of threads a row; a thread's eights in order, then the fixed order of block_sum. */
+/* One block of threads per row. A thread sums its groups of eight in order; block_sum then adds the threads in a fixed
+ * order. */
 template <types K> __device__ __forceinline__ double square_row(const rows_entry &e, int64_t row)
 {
     double sum = 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host knows goes to the device's memory as arguments of launches: they travel by value, so that what they
- * were made of may change at once, and a recording keeps them. (A copy from memory that is not pinned may read it later
- * than its call, or wait for the stream.) */
+/* Uploads host data as arguments of launches. Arguments travel by value, so the caller may change the data at once, and
+ * a recording keeps them. (A copy from unpinned memory may read it after the call returns, or synchronise the stream.)
+ */
 #ifndef CUDA_UPLOAD_CUH
 #define CUDA_UPLOAD_CUH
 
 #include "cuda/vec.cuh"
 
-/* CUDA takes 4096 bytes of arguments on every device. */
+/* CUDA allows 4096 bytes of arguments on every device. */
 struct upload_words {
     uint64_t at[448];
 };
@@ -18,7 +18,7 @@ static __global__ void __launch_bounds__(THREADS) write_words(uint64_t *to, uplo
         to[i] = words.at[i];
 }
 
-/* Behind what is on the stream. nbytes, and where it goes: multiples of eight. */
+/* Enqueues the upload. nbytes and `to` must be multiples of eight. */
 static inline void upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
 {
     upload_words words = {};

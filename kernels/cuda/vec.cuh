@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eight elements of a row at a time, whatever their type: one access of 16 bytes where the row allows it. A kernel is
- * compiled three times: all operands bf16, all fp32, or each its own; and element-wise ones are started here. */
+/* Access to eight elements of a row at a time, of either type: one 16-byte access if the row allows it. Each kernel is
+ * compiled three times: all operands bf16, all fp32, or mixed. Element-wise kernels are launched from here. */
 #ifndef CUDA_VEC_CUH
 #define CUDA_VEC_CUH
 
@@ -10,7 +10,7 @@
 
 enum { WIDTH = 8, THREADS = 256 };
 
-/* What is known of the operands' types when a kernel is compiled. */
+/* Types of the operands, as far as known when a kernel is compiled. */
 enum types { ALL_F32, ALL_BF16, MIXED };
 
 struct f8 {
@@ -49,7 +49,7 @@ __device__ __forceinline__ float widen(uint16_t x)
     return float_of((uint32_t)x << 16);
 }
 
-/* Round to nearest, ties to even; NaN stays NaN. Two at once: low in the lower half. */
+/* Rounds two numbers to nearest even; NaN stays NaN. `low` goes to the lower half. */
 __device__ __forceinline__ uint32_t narrow2(float low, float high)
 {
 #ifdef __CUDACC__
@@ -102,7 +102,7 @@ __device__ __forceinline__ uint4 pack(const f8 &x)
     return uint4{ narrow2(x.v[0], x.v[1]), narrow2(x.v[2], x.v[3]), narrow2(x.v[4], x.v[5]), narrow2(x.v[6], x.v[7]) };
 }
 
-/* n of them, 1 … 8, the others 0. whole: n is 8 and the address is a multiple of 16 bytes. */
+/* Loads n elements, 1 … 8; the others are 0. whole: n is 8 and the address is a multiple of 16 bytes. */
 template <types K> __device__ __forceinline__ f8 load8(struct kern_cmat m, int64_t row, int64_t col, int n, bool whole)
 {
     f8 x = {};
@@ -120,7 +120,7 @@ template <types K> __device__ __forceinline__ f8 load8(struct kern_cmat m, int64
     return x;
 }
 
-/* Eight as they lie in memory, to be kept in few registers until they are unpacked. */
+/* Eight elements in their stored form, to save registers until they are unpacked. */
 template <types K> struct raw {
     typedef f8 type;
 };
@@ -156,13 +156,13 @@ __device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t c
     }
 }
 
-/* A matrix that is read and written. */
+/* A const view of a matrix that is also written. */
 __device__ __forceinline__ struct kern_cmat reading(const struct kern_mat &m)
 {
     return kern_cmat{ m.data, m.pitch, m.dtype };
 }
 
-/* Operands of a call: what they have in common. Those without data count for nothing. */
+/* Describes an operand for types_of and aligned. Operands without data are ignored. */
 struct operand {
     const void *data;
     int64_t pitch;
@@ -178,7 +178,7 @@ struct operand {
     }
 };
 
-/* Of one row: its pitch means nothing. */
+/* A single row: its pitch does not matter. */
 static inline operand one_row(struct kern_cmat m)
 {
     m.pitch = 0;
@@ -194,7 +194,8 @@ static inline types types_of(std::initializer_list<operand> all)
     return f32 && bf16 ? MIXED : bf16 ? ALL_BF16 : ALL_F32;
 }
 
-/* Whether every row of every operand starts at a multiple of 16 bytes (32 in fp32 needs no more). */
+/* Returns true if every row of every operand starts at a multiple of 16 bytes. fp32 needs no more: it is read in two
+ * accesses of 16. */
 static inline bool aligned(std::initializer_list<operand> all)
 {
     for (const operand &o : all)
@@ -203,13 +204,14 @@ static inline bool aligned(std::initializer_list<operand> all)
     return true;
 }
 
-/* A grid over (nrow, ncol) in eights. */
+/* A grid over (nrow, ncol) in groups of eight. */
 struct eights {
     int64_t nrow, ncol, per_row;
     bool aligned;
 };
 
-/* row and col of piece i; false beyond the last. 32 bits where they do: a long division costs more than the work. */
+/* Row and column of piece i; false past the last. Divides in 32 bits if the numbers fit: a 64-bit division costs more
+ * than the work. */
 __device__ __forceinline__ bool place(const eights &e, int64_t i, int64_t *row, int64_t *col)
 {
     if (i >= e.nrow * e.per_row)
@@ -236,7 +238,8 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) each_
     op.template at<K>(row, col, n, e.aligned && n == WIDTH);
 }
 
-/* Runs op.at<types>(row, col, n, whole) for each eight of (nrow, ncol). Op goes by value to the device. */
+/* Runs op.at<types>(row, col, n, whole) for each group of eight of (nrow, ncol). Op is passed to the device by value.
+ */
 template <typename Op>
 void for_eights(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
 {
@@ -249,7 +252,7 @@ void for_eights(struct kern_stream *stream, std::initializer_list<operand> all, 
     }
 }
 
-/* The same where position does not matter: operands without gaps are one long row. */
+/* The same for operations that ignore the position: operands without gaps become one long row. */
 template <typename Op>
 void for_elements(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
 {

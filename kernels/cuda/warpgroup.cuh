@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a warpgroup (four warps that begin at a multiple of four) multiplies together on Hopper's tensor cores, out of
- * shared memory: PTX's wgmma under nvcc for sm_90a, the shim's on the CPU. The threads go on while it works: from
- * group_begin to the group_wait that covers it nobody touches the accumulators, the registers of A or the memory. A
- * warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.
+/* Products by a warpgroup (four warps, starting at a multiple of four) on Hopper's tensor cores, with operands in
+ * shared memory: PTX's wgmma under nvcc for sm_90a, emulated by the shim on the CPU. Products are asynchronous: from
+ * group_begin to the group_wait that covers them, no thread may touch the accumulators, the registers of A or the
+ * operands in memory. A warp has 16 of the 64 rows, laid out as for mma.m16n8k16 (mma.cuh), one group of eight columns
+ * after the other.
  *
- * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes
- * number c of row r lie at c ^ (r % 8); or half slabs of 32: rows of 64 bytes, at c ^ (r / 2 % 4). PTX ISA 8.0,
- * "Asynchronous warpgroup level matrix instructions": swizzling by 128 and by 64 bytes. */
+ * Matrices in shared memory are slabs of 64 features: rows of 128 bytes, starting at a multiple of 1024, in which
+ * 16-byte chunk c of row r lies at c ^ (r % 8); or half slabs of 32 features: rows of 64 bytes, chunk c at c ^ (r / 2 %
+ * 4). PTX ISA 8.0, "Asynchronous warpgroup level matrix instructions": swizzling by 128 and by 64 bytes. */
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
 
@@ -14,9 +15,9 @@
 
 enum { WARPGROUP = 128, GROUP_ROWS = 64, SLAB = 64, HALF_SLAB = SLAB / 2 };
 
-/* The descriptor of a matrix whose first element is at p, in a slab or half of one: the address and the stride of eight
- * rows, in units of 16 bytes, and the kind of swizzling. A leading stride does not matter: a product reads no more than
- * a slab's width. */
+/* Descriptor of a matrix whose first element is at p, in a slab or half slab: the address and the stride of eight rows,
+ * in units of 16 bytes, and the swizzling mode. The leading stride is unused, because a product reads no more than the
+ * width of a slab. */
 template <int WIDTH> __device__ __forceinline__ uint64_t group_matrix(const void *p)
 {
     static_assert(WIDTH == SLAB || WIDTH == HALF_SLAB);
@@ -25,13 +26,13 @@ template <int WIDTH> __device__ __forceinline__ uint64_t group_matrix(const void
 
 #if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
 
-/* What threads wrote to shared memory is seen by products that start behind the next barrier. */
+/* Makes this thread's writes to shared memory visible to products that start after the next barrier. */
 __device__ __forceinline__ void group_publish()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* The registers as they are now belong to the products that follow. */
+/* Stops the compiler from moving accesses to these registers across products in flight. */
 template <int N> __device__ __forceinline__ void group_pin(float (*c)[4])
 {
 #pragma unroll
@@ -50,7 +51,7 @@ __device__ __forceinline__ void group_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* For all products but the last LEFT groups that were committed; group_pin then what they gave. */
+/* Waits for all but the last LEFT committed groups. Call group_pin on the results next. */
 template <int LEFT> __device__ __forceinline__ void group_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
@@ -59,7 +60,7 @@ template <int LEFT> __device__ __forceinline__ void group_wait()
 #define FOUR(c)    "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
 #define SIXTEEN(c) FOUR((c)[0]), FOUR((c)[1]), FOUR((c)[2]), FOUR((c)[3])
 
-/* C (64, 64) = or, where `add`, += A (64, 16) · B: both in shared memory, B as (64, 16). */
+/* C (64, 64) = A (64, 16) · B, or += if `add`. A and B lie in shared memory, B as (64, 16). */
 __device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64_t b, bool add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
@@ -72,8 +73,8 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64
                  : "memory");
 }
 
-/* C (64, N) = or += A (64, 16) · B: A in registers, as for mma.m16n8k16; B in shared memory, as (N, 16) or, where
- * ACROSS, as (16, N). */
+/* C (64, N) = A (64, 16) · B, or += if `add`. A lies in registers, as for mma.m16n8k16; B in shared memory, as (N, 16),
+ * or as (16, N) if ACROSS. */
 template <int N, bool ACROSS>
 __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4
 
 #elif defined(__CUDACC__)
 
-/* Compiled for other devices too, where nobody calls it. */
+/* Stubs for other devices, where no kernel calls them. */
 __device__ __forceinline__ void group_publish()
 {
 }
@@ -151,7 +152,7 @@ template <int LEFT> void group_wait()
     shim_group_wait(LEFT);
 }
 
-/* A thread's part of a product: of A either registers or the descriptor. */
+/* One thread's operands of a product: A is in registers or a descriptor. */
 struct shim_group_product {
     float (*c)[4];
     bool add, in_registers;
@@ -159,8 +160,8 @@ struct shim_group_product {
     uint64_t a_matrix, b_matrix;
 };
 
-/* Element (row, feature) of a matrix in shared memory; where ACROSS, its (feature, row): what is together in memory is
- * a feature's rows. */
+/* Element (row, feature) of a matrix in shared memory, or (feature, row) if ACROSS: then the rows of a feature are
+ * contiguous. */
 template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int feature)
 {
     const uint64_t start = (matrix & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4, kind = matrix >> 62,

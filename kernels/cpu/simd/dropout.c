@@ -3,11 +3,11 @@
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"
 
-/* A lane of 64 bits holds a block's word of 32, as the product of two words needs 64. */
+/* A 64-bit lane holds a 32-bit word of a block, because the product of two words needs 64 bits. */
 enum { LANES = VL / 2, BLOCKS = 2 * LANES };
 typedef uint64_t vw __attribute__((vector_size(LANES * 8)));
 
-/* Low words of a, times m: 64 bits each. */
+/* Multiplies the low words of a by m, giving 64 bits each. */
 INLINE vw wide_product(vw a, uint32_t m)
 {
     const vw factor = (vw){ 0 } + m;
@@ -22,8 +22,8 @@ INLINE vw wide_product(vw a, uint32_t m)
 #endif
 }
 
-/* Words of LANES blocks from first on; the upper halves of lanes are of no meaning. The block function is
- * kern_philox4x32's. */
+/* Draws the words of LANES blocks from block `first` on. The upper halves of the lanes are undefined. Computes the same
+ * as kern_philox4x32. */
 INLINE void draw(const struct kern_philox *rng, uint64_t first, vw c[4])
 {
     uint32_t k0 = (uint32_t)rng->seed, k1 = (uint32_t)(rng->seed >> 32);
@@ -45,7 +45,7 @@ INLINE void draw(const struct kern_philox *rng, uint64_t first, vw c[4])
     }
 }
 
-/* Factors of the 4 · BLOCKS elements from block first on. */
+/* Dropout factors of the 4 · BLOCKS elements that start at block `first`. */
 INLINE void factors(const struct kern_philox *rng, uint64_t first, float p, float keep, float out[4 * BLOCKS])
 {
     for (int half = 0; half < BLOCKS; half += LANES) {
@@ -62,12 +62,13 @@ INLINE void factors(const struct kern_philox *rng, uint64_t first, float p, floa
 void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index,
                   int64_t n)
 {
-    int64_t at = -(int64_t)(index % 4); /* element that the block's first word belongs to */
+    int64_t at =
+        -(int64_t)(index % 4); /* element of the block's first word; negative if the strip starts inside the block */
     for (uint64_t first = index / 4; at < n; first += BLOCKS, at += 4 * BLOCKS) {
         float factor[4 * BLOCKS];
         factors(rng, first, p, keep, factor);
         int64_t from = at < 0 ? -at : 0, to = n - at < 4 * BLOCKS ? n - at : 4 * BLOCKS;
         for (int64_t i = from; i < to; i++)
-            y[at + i] = factor[i] != 0 ? x[at + i] * factor[i] : 0.0f; /* not x·0: that of an infinity is NaN */
+            y[at + i] = factor[i] != 0 ? x[at + i] * factor[i] : 0.0f; /* not x·0, which is NaN for an infinity */
     }
 }

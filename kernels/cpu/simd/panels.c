@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of panels.h. Compiled once for fp32 and once for bf16 (PANELS_BF16), with AVX-512. They must not know of
+/* The kernels of panels.h, for AVX-512. Compiled once for fp32 and once for bf16 (PANELS_BF16). They must not know of
  * threads or of how a product is cut. */
 #include "cpu/panels.h"
 
@@ -38,7 +38,7 @@ INLINE __m512i spread(const char *unit)
     return _mm512_set1_epi32(bits);
 }
 
-/* The first n lanes. */
+/* Mask of the first n lanes. */
 INLINE __mmask16 lanes(int64_t n)
 {
     return n >= LANES ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
@@ -49,7 +49,7 @@ INLINE __m512 widen(__m256i bits)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-/* As cpu_simd.narrow rounds; but where the processor does it, numbers that are not normal (below 2⁻¹²⁶) become 0. */
+/* Rounds like cpu_simd.narrow, except that the bf16 instruction flushes subnormal numbers (below 2⁻¹²⁶) to 0. */
 INLINE __m256i narrow(__m512 v)
 {
 #if PANELS_BF16
@@ -63,7 +63,7 @@ INLINE __m256i narrow(__m512 v)
 #endif
 }
 
-/* Vectors of a row from column col on. All of them are there; else finish_some, one at a time. */
+/* Finishes nvec whole vectors of a row from column col on. finish_some finishes a partial vector. */
 INLINE void finish_row(const int nvec, const struct cpu_panel_out *out, int64_t row, int64_t col, __m512 v[])
 {
     UNROLL for (int j = 0; j < nvec; j++) v[j] = _mm512_mul_ps(v[j], _mm512_set1_ps(out->alpha));
@@ -84,7 +84,7 @@ INLINE void finish_row(const int nvec, const struct cpu_panel_out *out, int64_t 
             (__m256i *)((uint16_t *)out->c.data + row * out->c.pitch + col + j * LANES), narrow(v[j]));
 }
 
-/* n < LANES columns of a vector are there. */
+/* Finishes a vector of which only n < LANES columns exist. */
 static void finish_some(const struct cpu_panel_out *out, int64_t row, int64_t col, int64_t n, __m512 v)
 {
     const __mmask16 there = lanes(n);
@@ -114,8 +114,8 @@ INLINE void finish(const int nvec, const struct cpu_panel_out *out, int64_t row,
                 finish_some(out, row, col + j * LANES, out->ncol - col - j * LANES, v[j]);
 }
 
-/* nrow and nvec are constants where this is inlined: the sums are registers. Rows come three to a pointer, as that is
- * what an address can say. */
+/* nrow and nvec are constants wherever this is inlined, so the sums are registers. One pointer serves three rows,
+ * because an address can encode 0, 1 and 2 times the stride. */
 INLINE void tile(const int nrow, const int nvec, int64_t row, const struct cpu_panel_part *parts, int nparts,
                  const struct cpu_panel_out *out)
 {
@@ -142,7 +142,7 @@ INLINE void tile(const int nrow, const int nvec, int64_t row, const struct cpu_p
     UNROLL for (int i = 0; i < nrow; i++) finish(nvec, out, row + i, 0, sum[i]);
 }
 
-/* The largest tile for a width, then what is left of the rows. */
+/* Tiles of `rows` rows, then of 4, 2 and 1 for the remaining rows. */
 #define STRIP(name, rows, nvec) \
     static void name(int64_t nrow, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out) \
     { \
@@ -172,7 +172,7 @@ static void strip(int64_t nrow, int nvec, const struct cpu_panel_part *parts, in
     strips[nvec - 1](nrow, parts, nparts, out);
 }
 
-/* Sixteen vectors become the columns that they were the rows of: pairs of lanes, then of pairs, then of quarters. */
+/* Transposes a 16 x 16 matrix: pairs of lanes, then pairs of pairs, then quarters. */
 INLINE void transpose(__m512i r[LANES])
 {
     __m512i t[LANES];
@@ -218,7 +218,7 @@ static void store_transposed(int64_t nrow, float *sums, const struct cpu_panel_o
         }
 }
 
-/* Sixteen units of a row, of which n elements are there. */
+/* Loads sixteen units of a row; elements from n on are 0. */
 INLINE __m512i load_units(const char *p, int64_t n)
 {
     if (n >= LANES * ELEMENTS)
@@ -245,7 +245,8 @@ static void pack_rows(float *dst, int64_t width, struct kern_cmat src, int64_t n
         }
 }
 
-/* Units of a row's columns, of which n are there; two: the next row is there too. */
+/* Loads the units of one row of columns; columns from n on are 0. two: the next row exists (for bf16 it provides the
+ * upper halves). */
 INLINE __m512i unit_row(const char *p, int64_t pitch, int64_t n, bool two)
 {
 #if PANELS_BF16
@@ -261,13 +262,13 @@ INLINE __m512i unit_row(const char *p, int64_t pitch, int64_t n, bool two)
 #endif
 }
 
-/* A whole strip, as most are. */
+/* Packs a strip of full width, the common case. */
 INLINE void pack_full(float *dst, const int nvec, const char *p, int64_t pitch, int64_t nunit)
 {
     for (int64_t u = 0; u < nunit; u++) {
         UNROLL for (int j = 0; j < nvec; j++)
             _mm512_storeu_si512(dst + j * LANES, unit_row(p + j * LANES * BYTES, pitch, LANES, true));
-        UNROLL for (int i = 0; i < ELEMENTS; i++) /* a processor does not see such strides coming */
+        UNROLL for (int i = 0; i < ELEMENTS; i++) /* hardware prefetchers do not follow such strides */
             UNROLL for (int j = 0; j < nvec * LANES * BYTES; j += 64)
                 _mm_prefetch(p + (AHEAD + i) * pitch * BYTES + j, _MM_HINT_T0);
         dst += nvec * LANES;

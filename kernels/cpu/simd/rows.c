@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops over strips of fp32. Compiled once for each instruction set. */
+/* Loops over strips of fp32. Compiled once per instruction set. */
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"
 
@@ -13,7 +13,7 @@ static void widen(float *dst, const uint16_t *src, int64_t n)
     }
 }
 
-/* Round to nearest, ties to even; NaN stays NaN (its payload may be cut off, so the quiet bit is set). */
+/* Rounds to nearest even; NaN stays NaN: its payload may be truncated, so the quiet bit is set. */
 static void narrow(uint16_t *dst, const float *src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -43,7 +43,7 @@ static void add_scaled(float *dst, const float *src, float factor, int64_t n)
         dst[i] += src[i] * factor;
 }
 
-/* Eight lanes, so that the order is the same for every instruction set that has fp64 vectors. */
+/* Sums in eight lanes, so that the order is the same for every instruction set with fp64 vectors. */
 static double sum_squares(const float *x, int64_t n)
 {
     double lane[8] = { 0 };
@@ -105,7 +105,7 @@ static void rotate(float *low, float *high, const float *cosines, const float *s
     }
 }
 
-/* For the loops below a tail goes through a full vector, so that an element's bits do not depend on where a strip ends.
+/* The loops below process a tail as a full vector, so that the bits of an element do not depend on where a strip ends.
  */
 INLINE vf sigmoid(vf x)
 {
@@ -143,8 +143,8 @@ static void swiglu_grad(float *dgate, float *dup, const float *gate, const float
     }
 }
 
-/* NaN is kept: a comparison would drop it, and a loss that should be NaN would look healthy. x·0 is NaN for infinities
- * too: then the elements are looked at. */
+/* Returns NaN if x contains one. A comparison would drop it, and a loss that should be NaN would look healthy. x·0
+ * detects NaNs and infinities; if there are any, the elements are checked one by one. */
 static float max(const float *x, int64_t n)
 {
     vf m0 = vset(-INFINITY), m1 = m0, odd = { 0 };

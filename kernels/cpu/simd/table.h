@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of one instruction set's table and of the functions that other files of simd/ put into it. SIMD_SET is base,
- * avx2 or avx512. */
+/* Names of the table of one instruction set, and of the functions that other files of simd/ contribute. SIMD_SET is
+ * base, avx2 or avx512. */
 #ifndef SIMD_TABLE_H
 #define SIMD_TABLE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of bf16 against one vector of fp32, widened in registers: what reads each weight once. Compiled once for each
+/* Products of bf16 rows with one fp32 vector, widened in registers, so that each weight is read once. Compiled once per
  * instruction set. */
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"
@@ -14,7 +14,7 @@ INLINE vf widen(const uint16_t *p)
     return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
-/* Of an adapter's rows nearly all is tail: where the processor can leave lanes out, nothing is copied. */
+/* The rows of an adapter are nearly all tail. With masked loads it needs no copy. */
 INLINE vf widen_tail(const uint16_t *p, int64_t n)
 {
 #if defined(__AVX512F__)
@@ -27,7 +27,7 @@ INLINE vf widen_tail(const uint16_t *p, int64_t n)
 #endif
 }
 
-/* Four sums, so that the next product need not wait for the last. rest: what of x fills no vector. */
+/* Four independent sums hide the latency of the products. rest: the tail of x, as a vector. */
 INLINE float dot_row(const uint16_t *w, const float *x, vf rest, int64_t n)
 {
     vf s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
@@ -52,7 +52,7 @@ void SIMD_DOT_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *x, i
         y[row] = dot_row(w + row * pitch, x, rest, n);
 }
 
-/* Columns of a vector at a time, so that the sums stay in registers over all rows. */
+/* Processes one or two vectors of columns at a time, so that the sums stay in registers over all rows. */
 void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n)
 {
     int64_t i = 0;

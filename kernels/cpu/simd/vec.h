@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of the instruction set that the file is compiled for, and what C has no operator for. Only files in simd/
+/* Vectors of the instruction set that the file is compiled for, and operations that C lacks. Only files in simd/
  * include it. */
 #ifndef SIMD_VEC_H
 #define SIMD_VEC_H
@@ -40,7 +40,7 @@ INLINE vf vset(float x)
     return x - (vf){ 0 };
 }
 
-/* a > b ? a : b in each lane: b where either is NaN. */
+/* a > b ? a : b in each lane; b if either is NaN. */
 INLINE vf vmax(vf a, vf b)
 {
 #if defined(__AVX512F__)
@@ -60,7 +60,7 @@ INLINE vf vmin(vf a, vf b)
     return -vmax(-a, -b);
 }
 
-/* v where x ≥ limit or x is NaN, else 0. */
+/* v if x ≥ limit or x is NaN, else 0. */
 INLINE vf vkeep(vf v, vf x, float limit)
 {
 #if defined(__AVX512F__)
@@ -70,8 +70,8 @@ INLINE vf vkeep(vf v, vf x, float limit)
 #endif
 }
 
-/* The value of one lane where all lanes are folded by f, always by the same tree: the order of a sum depends on its
- * length alone. */
+/* Folds all lanes with f, always in the same tree, so that the order of a sum depends on its length only. Every lane
+ * holds the result. */
 #if defined(__AVX512F__)
 #define FOLD_HALF(v, f)    v = f(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))
 #define FOLD_QUARTER(v, f) v = f(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11))
@@ -107,7 +107,7 @@ INLINE float vsum(vf v)
     return v[0];
 }
 
-/* No NaN among the lanes. */
+/* Maximum of the lanes, none of which may be NaN. */
 INLINE float vtop(vf v)
 {
     FOLD(v, vmax);
@@ -131,8 +131,8 @@ INLINE void vstore_tail(float *p, vf v, int64_t n)
         p[i] = lane[i];
 }
 
-/* exp(x) to about 1 ulp of fp32 for x ≤ 88 (and exp(88) above); 0 below -87.3, where the result would no longer be
- * normal; NaN of NaN. Cody-Waite reduction by ln 2 and a polynomial of degree 6 (Cephes' coefficients). */
+/* exp(x) to about 1 ulp of fp32 for x ≤ 88 (exp(88) above); 0 below -87.3, where the result would be subnormal; NaN for
+ * NaN. Cody-Waite reduction by ln 2 and a polynomial of degree 6 (coefficients of Cephes). */
 INLINE vf vexp(vf x)
 {
     const vf magic = vset(12582912.0f); /* 1.5·2²³: adding it rounds to an integer */

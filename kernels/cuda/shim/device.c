@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See device.h. Streams run in line; events and allocation are the CPU's. */
+/* See device.h. Streams run synchronously; events and allocation are the CPU's. */
 #include "cuda/shim/device.h"
 
 #include "cpu/stream.h"
@@ -61,7 +61,7 @@ const struct kern_device *cuda_shim_device(void)
     memory = cpu_memory;
     memory.copy = copy;
     memory.zero = zero;
-    device = cpu_device; /* its events are times, and do not look at the stream */
+    device = cpu_device; /* its events are clock readings and ignore the stream */
     device.name = "cuda-shim";
     device.ops = &cuda_ops;
     device.memory = &memory;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's products: what stands in the place of cuBLASLt. Plain loops, fp32 sums. */
+/* The shim's replacement for cuBLASLt: plain loops with fp32 sums. */
 #include "cuda/matmul.h"
 
 #include "cuda/vec.cuh"
@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 struct cuda_matmuls {
-    int nothing; /* loops keep none */
+    int nothing; /* unused: the loops need no state */
 };
 
 int cuda_matmuls_new(struct cuda_matmuls **out, char *message)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's fibers and their scheduler. One launch at a time, in the calling thread. */
+/* The shim's fibers and their scheduler. Runs one launch at a time, in the calling thread. */
 #include "cuda/shim/shim.h"
 
 #include <sys/mman.h>
@@ -47,10 +47,10 @@ struct fiber {
     void *sp;
     char *stack;
     enum state state;
-    void *fake; /* AddressSanitizer's */
+    void *fake; /* fake stack of AddressSanitizer */
     std::vector<copy> copies;
-    unsigned group;   /* of asynchronous copies: the one that is open */
-    bool unpublished; /* copies that have happened since shim_publish */
+    unsigned group;   /* the open group of asynchronous copies */
+    bool unpublished; /* has finished copies that shim_publish has not published yet */
 };
 
 struct warp {
@@ -59,21 +59,21 @@ struct warp {
     unsigned narrived;
 };
 
-/* A product that is under way: what each thread brought. */
+/* A product in flight: the operands of each thread. */
 struct product {
     shim_group_fn together;
     size_t nbytes;
     std::vector<char> brought;
-    unsigned number; /* of its group of products */
+    unsigned number; /* index of its commit group */
 };
 
 struct group {
     product arriving;
     std::vector<product> under_way;
-    unsigned narrived, open; /* the group of products that is not committed */
+    unsigned narrived, open; /* index of the commit group that is still open */
 };
 
-std::vector<fiber> fibers; /* stacks stay for the next launch */
+std::vector<fiber> fibers; /* their stacks are reused by the next launch */
 std::vector<warp> warps;
 std::vector<group> groups;
 std::vector<unsigned> order;
@@ -81,14 +81,14 @@ void *main_sp, *main_fake;
 const void *main_bottom;
 size_t main_nbytes;
 unsigned current, nthreads, nbarrier, ndone;
-bool unpublished; /* behind a barrier lie copies that products may not read */
+bool unpublished; /* unpublished copies lie behind the last barrier; products must not read them */
 shim_body body;
 void *body_ctx;
 void *shared;
 size_t shared_size;
 uint64_t draws;
 
-/* Saves what a call must keep, changes stacks, goes on there. */
+/* Saves the callee-saved registers, switches stacks, and resumes there. */
 #if defined(__x86_64__)
 extern "C" void shim_switch(void **save, void *load);
 asm(".text\n.globl shim_switch\n.hidden shim_switch\n.type shim_switch,@function\nshim_switch:\n"
@@ -160,7 +160,7 @@ void prepare(fiber &f)
         f.stack = static_cast<char *>(p);
     }
     void **top = reinterpret_cast<void **>(f.stack + STACK_BYTES);
-    *--top = nullptr; /* where a caller's return address would be: keeps the stack aligned as after a call */
+    *--top = nullptr; /* dummy return address: keeps the stack aligned as after a call */
     *--top = reinterpret_cast<void *>(fiber_main);
     for (int i = 0; i < 6; i++)
         *--top = nullptr;
@@ -193,8 +193,8 @@ void arrange()
         std::swap(order[i - 1], order[draw() % i]);
 }
 
-/* A round runs each fiber that can run until it waits; where the order is odd those of one warp alone, so that a warp
- * gets as far ahead of the others as barriers let it. */
+/* In each round every ready fiber runs until it waits. With an odd seed only those of one warp run, so that a warp gets
+ * as far ahead of the others as barriers allow. */
 void run_block()
 {
     for (unsigned i = 0; i < nthreads; i++)
@@ -292,7 +292,7 @@ void shim_warp(shim_warp_fn together, void *mine)
 
 namespace {
 
-/* Marks of what a group comes to without operands. */
+/* Markers of operations that take no operands. */
 void at_commit(void *const[GROUP])
 {
 }
@@ -300,7 +300,7 @@ void at_wait(void *const[GROUP])
 {
 }
 
-/* The first of a group says what it is at. */
+/* The first thread to arrive sets the operation; the others must arrive at the same one. */
 void come_to(group &g, shim_group_fn what)
 {
     if (g.narrived && g.arriving.together != what)
@@ -308,7 +308,7 @@ void come_to(group &g, shim_group_fn what)
     g.arriving.together = what;
 }
 
-/* The last of a group lets all go on. True for it. */
+/* Counts an arrival. The last thread makes all of them ready and gets true. */
 bool all_arrived(group &g)
 {
     fibers[current].state = AT_GROUP;
@@ -400,7 +400,7 @@ void shim_copy_commit(void)
     fibers[current].group++;
 }
 
-/* All groups but the nleft last ones that were committed. */
+/* Completes all but the last nleft committed groups. */
 void shim_copy_wait(unsigned nleft)
 {
     fiber &f = fibers[current];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is
- * what the kernels use: barriers, warp shuffles and votes, and through mma.cuh and warpgroup.cuh products and
- * asynchronous copies. Fibers run in an order drawn from shim_seed and change places wherever they wait, so that a
- * missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says
- * (AddressSanitizer looks). Says nothing about speed. */
+/* CUDA for a C++ compiler, as far as the kernels use it: barriers, warp shuffles and votes, and, through mma.cuh and
+ * warpgroup.cuh, products and asynchronous copies. Each thread of a block is a fiber; blocks run one after another.
+ * Fibers run in an order drawn from shim_seed and switch wherever they wait, so that a missing barrier changes results
+ * between seeds. Shared memory starts as NaN, and AddressSanitizer detects accesses beyond the size of the launch. The
+ * shim tells nothing about speed. */
 #ifndef CUDA_SHIM_H
 #define CUDA_SHIM_H
 
@@ -41,8 +41,8 @@ struct alignas(16) float4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies and
- * products happen at once (else as late as they may), and a warp runs as far as it can before another does. */
+/* The order in which fibers run: 0 ascending, 1 descending, else random. If odd, asynchronous copies and products
+ * complete at once (if even, as late as allowed), and a warp runs as far as it can before the next one. */
 extern uint64_t shim_seed;
 
 [[noreturn]] void shim_bug(const char *words);
@@ -52,28 +52,28 @@ void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body,
 void *shim_shared(size_t nbytes);
 void shim_barrier(void);
 
-/* All lanes of a warp come here with the same `together`, which is called once with what each of them brought. */
+/* All lanes of a warp must call it with the same `together`, which is called once with the arguments of all lanes. */
 typedef void (*shim_warp_fn)(void *const lane[32]);
 void shim_warp(shim_warp_fn together, void *mine);
 
-/* All threads of a warpgroup come here with the same `together`, which is called once with copies of what each of them
- * brought: at once, or as late as a wait for its group of products, the last nleft that were committed left out. To
- * commits and waits all of them come too. */
+/* All threads of a warpgroup must call it with the same `together`, which is called once with copies of all arguments:
+ * at once, or in the shim_group_wait that covers its commit group (all but the last nleft). All threads must call
+ * shim_group_commit and shim_group_wait too. */
 typedef void (*shim_group_fn)(void *const lane[128]);
 void shim_group(shim_group_fn together, const void *mine, size_t nbytes);
 void shim_group_commit(void);
 void shim_group_wait(unsigned nleft);
-/* Copies of this thread that have happened may be read by a warpgroup's products behind the next barrier. Others may
- * not. */
+/* Publishes this thread's finished copies: after the next barrier a warpgroup's products may read them. They must not
+ * read unpublished copies. */
 void shim_publish(void);
 
-/* A copy that has happened when a wait says so, and may have before. */
+/* An asynchronous copy: it completes at the latest in the wait that covers it, and may complete earlier. */
 void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);
 
-/* What a test's device makes of a launch, whose body is called for each thread by shim_run. ctx: nbytes that may be
- * copied and kept. */
+/* Runs a launch: a test's device calls the body for each thread by shim_run. ctx: nbytes that may be copied and kept.
+ */
 void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body,
                  void *ctx, size_t nbytes);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once.
- * Apart from device.c, which sees the CPU's struct of that name. */
+/* The shim's streams. They fill the CUDA backend's struct kern_stream from the heap and run kernels at once. device.c
+ * cannot do this: it sees the CPU's struct of the same name. */
 #include "cuda/matmul.h"
 #include "cuda/shim/device.h"
 #include "cuda/shim/shim.h"
@@ -24,7 +24,7 @@ void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t share
     shim_run(grid, nthread, shared_nbytes, body, ctx);
 }
 
-enum { SMALL_PANEL = 8 << 10 }; /* so that small products go by several */
+enum { SMALL_PANEL = 8 << 10 }; /* makes even small products take several passes */
 
 struct kern_stream *cuda_shim_stream_new(void)
 {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DoRA (Liu et al. 2024, arXiv:2402.09353). Each row of W + scale·B·A is rescaled to a trained length m. With n the
  * norms of the rows and g = m / n, a linear layer computes g·(X·Wᵀ + scale·X·Aᵀ·Bᵀ) + bias. The gradient treats n as a
- * constant (section 4.3), so that only the gradient of m is new:
+ * constant (section 4.3), so only the gradient of m is new:
  *
  *   norms       n  = ‖W + scale·B·A‖ of each row              dora_norm
  *   forward     U  = X·Wᵀ + S·Bᵀ                              gemm, lowrank; S by lora_down
  *               Y  = g·U + bias                               dora_scale
- *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU as in LoRA
- * (lora.h) dm += Σ over rows of dY·U / n                 dora_grad
+ *   backward    dU = g·dY                                     dora_scale
+ *               dB, dS, dA, dX from dU as in LoRA             lora.h
+ *               dm += Σ over rows of dY·U / n                 dora_grad
  *
- * With dropout PEFT gives the base layer the whole input and the change drop(X): U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ +
- * bias + S·Bᵀ + (g - 1)·U. The gradient of X is then dY·W + mask((g - 1)·dY·W) + mask(dS·A). */
+ * With dropout, PEFT feeds the whole input to the base layer and drop(X) to the change: U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ
+ * + bias + S·Bᵀ + (g - 1)·U. The gradient of X is then dY·W + mask((g - 1)·dY·W) + mask(dS·A). */
 #ifndef KERNELS_DORA_H
 #define KERNELS_DORA_H
 

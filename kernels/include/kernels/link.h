@@ -15,7 +15,7 @@ struct kern_link;
 enum { KERN_LINK_ID_BYTES = 128 };
 
 struct kern_links {
-    const char *name; /* "nccl" */
+    const char *name; /* "NCCL" */
     /* One rank makes the id and sends it to the others. */
     int (*make_id)(unsigned char *id /* (KERN_LINK_ID_BYTES) */, char *message);
     /* Collective. Unless `shares`, every rank needs a device of its own. Waits for the other ranks until broken()

@@ -20,8 +20,8 @@ struct kern_cross_entropy {
     const int32_t *target;   /* (nrow), below ncol */
     float grad_scale;
     float *loss;             /* (nrow) */
-    struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 with the same pitch in
-                                bytes; data NULL: not wanted */
+    struct kern_mat dlogits; /* (nrow, ncol); may start at logits' address, also as bf16 over fp32 with the same pitch
+                                in bytes; data NULL: not computed */
 };
 typedef void kern_cross_entropy_fn(struct kern_stream *, const struct kern_cross_entropy *);
 
@@ -41,19 +41,18 @@ struct kern_head {
     int64_t nrow;        /* number of supervised rows */
     const int32_t *rows; /* (nrow) their indices, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose
                             random numbers are indexed by row */
-    const int32_t *target; /* (nrow) the token to predict; negative: not supervised after all */
+    const int32_t *target; /* (nrow) the token to predict; negative: the row is skipped */
     float grad_scale;      /* 1 / (supervised tokens of the whole global batch) */
     float *loss;           /* (nrow), not scaled */
-    struct kern_mat dh;    /* (ntok, d), written in full: 0 where nothing is supervised; data NULL: only the loss is
-                              wanted. Must not overlap h */
+    struct kern_mat dh;    /* (ntok, d); every row is written, unsupervised ones with 0; data NULL: only the loss is
+                              computed. Must not overlap h */
     float *dw;             /* (nvocab, d) contiguous, added to; NULL: frozen */
     struct kern_head_lora lora;
     enum kern_dtype output; /* dtype that logits are rounded to before the loss */
     enum kern_dtype
         compute; /* dtype that gradients of logits, and the low-rank products, are rounded to before the next product */
     int64_t chunk; /* rows of a chunk. Part of the shape: another value may change bits of dw. 0: kern_head_chunk */
-    int64_t panel; /* number of rows of W in a block of the product dX = dY·W, part of the shape; 0: as fits the cache
-                      of the processor */
+    int64_t panel; /* rows of W per block in dX = dY·W, part of the shape; 0: fits the processor's cache */
     void *scratch; /* kern_head_scratch bytes, aligned to 64 */
 };
 

@@ -22,7 +22,7 @@ struct kern_device_facts {
 };
 
 struct kern_module {
-    /* What the module was built with. Tables of another build are refused. */
+    /* Identity of the build. kern_module_open refuses the tables of another build. */
     const char *build; /* KERN_BUILD */
     uint32_t ops_nbytes, device_nbytes, module_nbytes;
     const struct kern_device *device;
@@ -30,7 +30,7 @@ struct kern_module {
     /* Counts the devices that the kernels of the module can run on. Starts the driver: the process must not fork
      * afterwards. Fails if there is no device or the driver is too old; message (KERN_MESSAGE_BYTES) says which. */
     int (*count)(int *ndevices, char *message);
-    /* Fails where the device is too old for the kernels. */
+    /* Fails if the device does not start or is too old for the kernels. */
     int (*describe)(int index, struct kern_device_facts *out, char *message);
 };
 

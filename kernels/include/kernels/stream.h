@@ -23,17 +23,17 @@ struct kern_recording;
 /* A kind of device. kern_device_find returns it; it stays valid for ever. */
 struct kern_device {
     const char *name; /* "cpu", "cuda" */
-    bool apart; /* its memory (KERN_MEMORY_DEVICE) is separate: the host cannot read it, and its kernels read no other.
-                   Otherwise both are the same */
-    int64_t row_unit; /* round up numbers of rows (tokens) that recur to a multiple of this: it is the height of a tile,
-                         and what is chosen by shape is chosen once */
+    bool apart; /* true: the device has its own memory (KERN_MEMORY_DEVICE), which the host cannot read, and its kernels
+                   read no other. false: device memory is host memory */
+    int64_t row_unit; /* height of a tile; callers round recurring numbers of rows (tokens) up to a multiple of it, so
+                         that few shapes occur and each is chosen once */
     const struct kern_ops *ops;
     const struct kern_memory *memory;
 
-    /* index: the device number (CPU: 0). pool: borrowed, for CPU kernels; NULL is one thread. On a device, a stream
-     * without a pool has high priority: it is for copies and exchanges that kernels wait for. It has no scratch, and
-     * so runs no products, adamw, sum_squares or attention_one. On failure *out is unchanged and message, of
-     * KERN_MESSAGE_BYTES, says why. */
+    /* index: the device number (CPU: 0). pool: borrowed, for CPU kernels; NULL: one thread. On a device, a stream
+     * without a pool has high priority; it serves the copies and exchanges that kernels wait for. It has no scratch, so
+     * it must not run products, adamw, sum_squares or attention_one. On failure *out is unchanged and message
+     * (KERN_MESSAGE_BYTES) gives the reason. */
     int (*stream_new)(int index, struct kern_pool *pool, struct kern_stream **out, char *message);
     /* Call it after the work on the stream has run. NULL does nothing. */
     void (*stream_free)(struct kern_stream *);
@@ -50,7 +50,7 @@ struct kern_device {
     bool (*record)(struct kern_stream *);
     struct kern_recording *(*recorded)(struct kern_stream *);
     void (*replay)(struct kern_recording *, struct kern_stream *);
-    void (*recording_free)(struct kern_recording *); /* after what it put on streams has run; NULL does nothing */
+    void (*recording_free)(struct kern_recording *); /* call it after all replays have run; NULL does nothing */
 
     /* An event marks a point in a stream. timed: event_elapsed_ns accepts it; waiting for it costs more. */
     int (*event_new)(int index, bool timed, struct kern_event **out, char *message);
@@ -68,7 +68,7 @@ struct kern_device {
  * (KERN_MESSAGE_BYTES) if there is no such device. */
 const struct kern_device *kern_device_find(const char *name, char *message);
 
-/* What the CPU kernels run on, for logs: "avx512, oneDNN 2.6.3, bf16 products as such". text: of KERN_MESSAGE_BYTES. */
+/* Describes the CPU kernels for logs: "avx512, oneDNN 2.6.3, bf16 products as such". text: of KERN_MESSAGE_BYTES. */
 void kern_cpu_describe(char *text);
 
 #ifdef __cplusplus

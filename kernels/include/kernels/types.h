@@ -16,9 +16,9 @@ struct kern_stream; /* stream.h */
 
 enum kern_dtype { KERN_F32, KERN_BF16 };
 
-/* Every kernel computes in fp32 (sums stated otherwise: fp64) and rounds to nearest even once, when it stores. */
+/* Every kernel computes in fp32 (sums in fp64 where stated) and rounds to nearest even once, when it stores. */
 struct kern_mat {
-    void *data; /* row i starts at element i * pitch; NULL where an optional operand is left out */
+    void *data; /* row i starts at element i * pitch; NULL: an optional operand is absent */
     int64_t pitch;
     enum kern_dtype dtype;
 };
@@ -33,8 +33,8 @@ struct kern_cmat {
 enum kern_status {
     KERN_OK = 0,
     KERN_ERR_ARG = -1,     /* a shape or type that the kernel does not support */
-    KERN_ERR_MEMORY = -2,  /* no memory */
-    KERN_ERR_LIBRARY = -3, /* oneDNN, CUDA … refused; the message says what */
+    KERN_ERR_MEMORY = -2,  /* out of memory */
+    KERN_ERR_LIBRARY = -3, /* a library (oneDNN, CUDA …) returned an error, which the message names */
     KERN_ERR_SYSTEM = -4,  /* threads, mmap */
     KERN_ERR_DEVICE = -5,  /* there is no such device, or it is not built in */
 };
