@@ -25,8 +25,7 @@ struct kern_recording *cuda_recorded(struct kern_stream *s)
     cudaError_t rc = cudaStreamEndCapture(s->handle, &graph);
     bool there = rc == cudaSuccess && r && s->status == KERN_OK &&
                  cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
-    there = there && cudaGraphUpload(r->graph, s->handle) ==
-                         cudaSuccess; /* allocates its device memory now, not at the first launch */
+    there = there && cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* allocates memory now, not at launch */
     if (graph)
         cudaGraphDestroy(graph);
     if (there)

@@ -10,13 +10,13 @@ struct command {
     const char *name;
     int (*run)(const struct command *self, int argc, char **argv); /* argv[0] is the first argument after the verb */
     const char *summary;
-    /* Writes what --help asks for on stdout; NULL: help_print_verb() does. */
+    /* Writes the answer to --help on stdout; NULL: help_print_verb() does. */
     void (*describe)(const struct command_line *line);
 };
 
-extern const char *tool_name; /* of the program: begins every message on stderr */
+extern const char *tool_name; /* name of the program; every message on stderr begins with it */
 
-/* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */
+/* Exit codes. fsdpck_error_exit_code() maps errors of the library to them. */
 enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_SYSTEM = 4 };
 
 #endif

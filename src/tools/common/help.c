@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints a verb's help from its option tables, on stdout. It must not know any verb or option by name but --help. */
+/* Prints a verb's help on stdout, from its option tables. It must know no verb, and no option but --help, by name. */
 #include "common/help.h"
 
 #include <stdio.h>
@@ -10,9 +10,9 @@
 
 const struct option help_option = { .name = "help", .letter = 'h', .type = OPTION_FLAG, .help = "print this text" };
 
-enum { COLUMN = 28, LINE = 100 }; /* where the explanations start, and where lines end */
+enum { COLUMN = 28, LINE = 100 }; /* the column where explanations start; the longest line */
 
-/* Columns of valid UTF-8: one a character. */
+/* Width of valid UTF-8 in columns, one per character. */
 static int width_of(const char *text, size_t nbytes)
 {
     int n = 0;
@@ -21,7 +21,7 @@ static int width_of(const char *text, size_t nbytes)
     return n;
 }
 
-/* The words of text (nbytes) from column `indent` on, wrapped. column: where the cursor is. */
+/* Prints the words of text (nbytes), wrapped and indented to column `indent`. column: the cursor's. */
 static void wrap(const char *text, size_t nbytes, int indent, int column)
 {
     const char *end = text + nbytes;
@@ -58,7 +58,7 @@ static void print_option(const struct option *o)
     wrap(o->help, strlen(o->help), COLUMN, n);
 }
 
-/* Each line of text as a paragraph; NULL: none. */
+/* Prints each line of text as a paragraph. NULL: prints nothing. */
 static void print_lines(const char *title, const char *text, int indent)
 {
     if (text)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Help texts out of the tables that parse. */
+/* Help texts, made from the tables that parse the command line. */
 #ifndef TOOLS_HELP_H
 #define TOOLS_HELP_H
 
 #include "common/option_table.h"
 
-extern const struct option help_option; /* of every verb, and in no table */
+extern const struct option help_option; /* every verb has it, though no table lists it */
 
 void help_print_verb(const struct command_line *line);
 

@@ -80,7 +80,8 @@ bool json_out_append(json_t *array, json_t *value)
 
 static bool errors_wanted;
 
-/* jansson writes valid UTF-8, and what is not printable lies below U+10000: DEL, C1, directions. Returns its bytes. */
+/* Escapes the unprintable character at s and returns its bytes. jansson writes valid UTF-8, and all unprintable
+ * characters lie below U+10000: DEL, C1, directions. */
 static size_t write_escaped(const unsigned char *s)
 {
     size_t n = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : 3;
@@ -91,7 +92,8 @@ static size_t write_escaped(const unsigned char *s)
     return n;
 }
 
-/* Outside of strings JSON has no character that is not printable but white space, so all others are inside of one. */
+/* Outside of strings, JSON's only unprintable characters are white space, so any other one is inside a string and may
+ * be escaped. */
 bool json_out_write(const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -139,7 +141,7 @@ int json_out_print(json_t *object, bool complete, int done)
         fprintf(stderr, "%s: no memory for the JSON object\n", tool_name);
         done = EXIT_SYSTEM;
     } else {
-        /* a failed write shows again, with its reason, when main closes stdout */
+        /* main reports a failed write, with its reason, when it closes stdout */
         putchar('\n');
     }
     errors_wanted = false;

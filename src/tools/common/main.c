@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program: the verbs that it is linked with. */
+/* Entry point of a program; the verbs are those that it is linked with. */
 #include "common/tool.h"
 
 int main(int argc, char **argv)

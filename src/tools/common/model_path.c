@@ -12,20 +12,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { NAME = 200 }; /* bytes of an organisation, a model, a revision */
+enum { NAME = 200 }; /* most bytes of an organisation, a model or a revision */
 
 struct model {
     char org[NAME], name[NAME], revision[NAME]; /* revision "": not given */
 };
 
-/* One path component that cannot lead elsewhere: letters, digits, '.', '_', '-', not beginning with '.'. */
+/* Accepts one path component that cannot leave its folder: letters, digits, '.', '_', '-', not starting with '.'. */
 static bool plain(const char *s, size_t nbytes)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     return nbytes > 0 && nbytes < NAME && s[0] != '.' && strspn(s, allowed) >= nbytes;
 }
 
-/* "org/name" or "org/name@revision" */
+/* Parses "org/name" or "org/name@revision". */
 static bool parse(const char *typed, struct model *m)
 {
     size_t norg = strcspn(typed, "/");
@@ -74,8 +74,8 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The commit that refs/REVISION names; "" where there is no such file. The file is somebody else's: only a plain name
- * is taken from it. */
+/* Reads the commit that refs/REVISION names; "" if there is no such file. The file is untrusted: only a plain name is
+ * accepted. */
 static int read_ref(const char *model, const char *revision, char commit[NAME], struct fsdpck_error *err)
 {
     char path[PATH_MAX];
@@ -98,7 +98,7 @@ static int read_ref(const char *model, const char *revision, char commit[NAME], 
     return 0;
 }
 
-/* The only snapshot of a model without refs/main. */
+/* Finds the only snapshot of a model without refs/main. */
 static int only_snapshot(const char *model, const char *typed, char commit[NAME], struct fsdpck_error *err)
 {
     char folder[PATH_MAX], names[256] = "";
@@ -113,7 +113,7 @@ static int only_snapshot(const char *model, const char *typed, char commit[NAME]
             continue;
         size_t at = strlen(names);
         if (snprintf(names + at, sizeof names - at, "%s%s", count++ ? ", " : "", e->d_name) >= (int)(sizeof names - at))
-            names[at] = '\0'; /* enough are named */
+            names[at] = '\0'; /* the list is full; name no more */
         snprintf(commit, NAME, "%.*s", NAME - 1, e->d_name);
     }
     closedir(dir);
@@ -133,7 +133,7 @@ static int find_snapshot(const char *model, const struct model *m, const char *t
     char commit[NAME];
     int rc = read_ref(model, *m->revision ? m->revision : "main", commit, err);
     if (!rc && !*commit && *m->revision)
-        snprintf(commit, sizeof commit, "%s", m->revision); /* a commit, typed in full */
+        snprintf(commit, sizeof commit, "%s", m->revision); /* a full commit hash was typed */
     if (!rc && !*commit)
         rc = only_snapshot(model, typed, commit, err);
     if (rc)

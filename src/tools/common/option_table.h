@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One option table a verb: the same table parses the command line and prints the help, so the two cannot differ. */
+/* One option table per verb. The same table parses the command line and prints the help, so the two cannot differ. */
 #ifndef TOOLS_OPTION_TABLE_H
 #define TOOLS_OPTION_TABLE_H
 
 #include "common/command.h"
 #include "common/values.h"
 
-/* The kind of value that an option takes, and its C type in the struct. */
+/* Kind of an option's value, and its C type in the struct. */
 enum option_type {
-    OPTION_FLAG,    /* nothing; bool */
+    OPTION_FLAG,    /* no value; bool */
     OPTION_STRING,  /* any text; const char *, borrowed from argv */
     OPTION_CHOICE,  /* one of the words in `value`; const char * */
-    OPTION_STRINGS, /* any text, again and again; struct strings */
-    OPTION_LIST,    /* comma separated, again and again; struct strings */
-    OPTION_SIZE,    /* bytes, not 0; uint64_t */
-    OPTION_MEMORY,  /* the same, at most the memory of this machine */
-    OPTION_COUNT,   /* 1 and more; uint32_t */
-    OPTION_NUMBER,  /* 0 and more; double */
-    OPTION_LATER    /* refused by name: a later version has it; not in the help */
+    OPTION_STRINGS, /* any text, repeatable; struct strings */
+    OPTION_LIST,    /* comma separated, repeatable; struct strings */
+    OPTION_SIZE,    /* bytes, above 0; uint64_t */
+    OPTION_MEMORY,  /* OPTION_SIZE of at most this machine's memory */
+    OPTION_COUNT,   /* a whole number from 1; uint32_t */
+    OPTION_NUMBER,  /* a number from 0; double */
+    OPTION_LATER    /* planned for a later version: refused by name, not in the help */
 };
 
 struct option {
@@ -25,12 +25,12 @@ struct option {
     char letter;      /* short form, or 0 */
     enum option_type type;
     size_t offset;     /* in the group's values */
-    const char *value; /* what the help calls it; OPTION_CHOICE: "a|b|c" */
+    const char *value; /* name of the value in the help; OPTION_CHOICE: "a|b|c" */
     const char *help;
-    const char *also;     /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
-    const char *later;    /* OPTION_CHOICE: words that a later version will know, or NULL */
-    const char *needs;    /* options ("a|b"): refused without any of them, as it would have no effect; or NULL */
-    const char *excludes; /* options: refused beside any of them, as it would have no effect; or NULL */
+    const char *also;     /* OPTION_CHOICE: words that are accepted but not advertised, or NULL */
+    const char *later;    /* OPTION_CHOICE: words planned for a later version, or NULL */
+    const char *needs;    /* options ("a|b") of which one must be given, as this one has no effect alone; or NULL */
+    const char *excludes; /* options of which none may be given, as this one then has no effect; or NULL */
 };
 
 struct option_group {
@@ -40,7 +40,7 @@ struct option_group {
     void *values; /* preset to the defaults */
 };
 
-/* The options and arguments of a verb. Every verb has --help, which is in no table. */
+/* The options and arguments of a verb. Every verb also has --help, which no table lists. */
 struct command_line {
     const struct command *command;
     const char *positionals; /* "SOURCE OUT": all are required */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses a verb's command line by its option tables. It must not know what any option means. */
+/* Parses a verb's command line by its option tables. It must not know the meaning of any option. */
 #include "common/options.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct parser {
     const struct option *given[MAX_GIVEN]; /* (ngiven) once each */
     size_t ngiven;
     const struct command_line *line;
-    int argc, next; /* next: the argument to look at */
+    int argc, next; /* next: index of the next argument */
     char **argv;
     const char **positional;
     size_t npositional;
@@ -123,7 +123,7 @@ static bool is_given(const struct parser *p, const char *choices)
     return false;
 }
 
-/* "a|b" as "a or --b". */
+/* Writes "a|b" as "a or --b". */
 static void join_names(const char *choices, char *text, size_t nbytes)
 {
     size_t n = 0;
@@ -193,7 +193,7 @@ static int take_long(struct parser *p, const char *arg)
     return o ? take(p, o, values, attached) : unknown_option(p->line, arg);
 }
 
-/* "-q", "-qf", "-n5", "-n 5" */
+/* Parses "-q", "-qf", "-n5", "-n 5". */
 static int take_short(struct parser *p, const char *arg)
 {
     for (const char *letter = arg + 1; *letter; letter++) {
@@ -232,7 +232,7 @@ static int take_positional(struct parser *p, const char *arg)
     return OPTIONS_OK;
 }
 
-/* "[FIRST] …": one less than all leaves that one out. */
+/* In "[FIRST] …" the first positional may be omitted. */
 static bool lacks_optional(const struct parser *p)
 {
     return p->line->positionals[0] == '[' && p->npositional + 1 == word_count(p->line->positionals);
@@ -255,7 +255,7 @@ static int check_complete(const struct parser *p)
                        p->line->command->name, p->line->positionals, required ? " " : "", required ? required : "");
 }
 
-/* Looks at all arguments, so that a mistake before --json is reported as JSON too. */
+/* Scans all arguments, so that a mistake before --json is reported as JSON too. */
 static bool wants_json(const struct command_line *line, int argc, char **argv)
 {
     void *values;

@@ -8,9 +8,8 @@
 
 enum { OPTIONS_OK = -1, MAX_POSITIONALS = 4 };
 
-/* Fills the groups' values and positional (as many as `positionals` names). Returns OPTIONS_OK, or the exit code where
- * everything was said: help asked for, or wrong usage (one line on stderr). In every case options_free() releases the
- * lists. */
+/* Fills the groups' values and positional (one entry per word in `positionals`). Returns OPTIONS_OK, or the exit code
+ * after it has printed the help or a usage error. options_free() must release the lists in every case. */
 int options_parse(const struct command_line *line, int argc, char **argv, const char **positional);
 void options_free(const struct command_line *line);
 

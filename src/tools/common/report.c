@@ -35,7 +35,7 @@ const struct option common_options[COMMON_NOPTIONS] = {
       .help = "budget for buffers, whatever the model's size (default 256MiB)" },
 };
 
-static const int64_t redraw_ns = 100000000; /* at most ten times a second */
+static const int64_t redraw_ns = 100000000; /* redraw at most ten times a second */
 
 static int64_t now_ns(void)
 {
@@ -50,7 +50,7 @@ static unsigned terminal_width(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* The last column stays free: some terminals wrap when it is written. */
+/* Leaves the last column free: some terminals wrap when it is written. */
 unsigned report_columns(void)
 {
     return terminal_width() - 1;
@@ -85,13 +85,13 @@ void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
     r->drawn_ns = now;
 }
 
-/* A line that does not fit is cut before a comma or colon, so that no number is. */
+/* A line that does not fit is cut before a comma or colon, so that numbers stay whole. */
 static bool may_cut(const char *at)
 {
     return *at == ',' || (at[0] == ':' && at[1] == ' ');
 }
 
-/* Bytes of line that are drawn. */
+/* Number of bytes of line to draw. */
 static unsigned fitting(const char *line, unsigned columns)
 {
     unsigned length = (unsigned)strnlen(line, columns), cut = length;

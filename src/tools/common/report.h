@@ -21,28 +21,28 @@ extern const struct option common_options[COMMON_NOPTIONS];
         "Common options", common_options, COMMON_NOPTIONS, (args) \
     }
 
-/* Zero-initialise, then report_start(). Must outlive the options that point at it. */
+/* Zero-initialise, then call report_start(). Must outlive the fsdpck_options that point at it. */
 struct report {
-    bool quiet, terminal; /* terminal: stderr is one, a bar may be drawn */
-    unsigned bar_width;   /* columns of the bar that stands on the screen; 0: none */
+    bool quiet, terminal; /* terminal: stderr is a terminal, so a bar may be drawn */
+    unsigned bar_width;   /* columns of the bar on the screen; 0: none */
     int64_t started_ns, drawn_ns;
     uint64_t memory_nbytes; /* of --memory; 0: not given */
 };
 
-/* Fills *opt with what the user asked for, and with callbacks that draw on stderr. */
+/* Fills *opt from the common options, and with callbacks that draw on stderr. */
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
 /* Columns that report_draw() can fill. */
 unsigned report_columns(void);
-/* Draws a line of plain ASCII over the bar or the last such line; on a narrow terminal it is cut before a comma or
+/* Draws a line of plain ASCII over the bar or the previous such line. A narrow terminal cuts it before a comma or
  * colon. */
 void report_draw(struct report *r, const char *line);
-/* The bar, as far as it is time to draw it again; report: a struct report. */
+/* Redraws the bar if enough time has passed. report: a struct report. */
 void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes);
 /* Callback for the libraries' notes; report: a struct report. */
 void report_note(void *report, const char *line);
-/* Takes the bar off the screen: before anything else is printed there, and at the end. */
+/* Erases the bar. Call it before printing anything else on stderr, and at the end. */
 void report_clear(struct report *r);
-/* Prints the error and its hint; returns the exit code that belongs to it. */
+/* Prints the error and its hint; returns its exit code. */
 int report_error(struct report *r, const struct fsdpck_error *err);
 
 #endif

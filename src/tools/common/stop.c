@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns stop signals into a flag that the library polls. A handler must do nothing else but announce the stop. */
+/* Turns stop signals into a flag that the library polls. The handler must do nothing but set it and announce the stop.
+ */
 #include "common/stop.h"
 
 #include <errno.h>
@@ -13,24 +14,24 @@ static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 
 volatile int stop_signal, save_signals;
 
-/* Written at once on Ctrl-C, as the work may take a while to stop. */
+/* The handler writes it at once on Ctrl-C, as the work may take a while to stop. */
 static char announcement[128];
 
 static void announce(void)
 {
     int kept = errno;
     ssize_t n = write(STDERR_FILENO, announcement, strlen(announcement));
-    (void)n; /* nobody is there to be told */
+    (void)n; /* a failed announcement cannot be reported */
     errno = kept;
 }
 
 static void on_signal(int number)
 {
-    /* whichever of them comes next has its default action */
+    /* the next signal, whichever it is, has its default action */
     struct sigaction standard = { .sa_handler = SIG_DFL };
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &standard, NULL);
-    __atomic_store_n(&stop_signal, number, __ATOMIC_RELAXED); /* worker threads look at it */
+    __atomic_store_n(&stop_signal, number, __ATOMIC_RELAXED); /* worker threads read it */
     if (number == SIGINT)
         announce();
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SIGINT, SIGTERM and SIGHUP: the first asks the work to stop and clean up, the second ends the process at once. */
+/* SIGINT, SIGTERM and SIGHUP: the first asks the work to stop and clean up; the second ends the process at once. */
 #ifndef TOOLS_STOP_H
 #define TOOLS_STOP_H
 
-/* The number of the signal that came, or 0: what fsdpck_options.stop points at. */
+/* Number of the signal received, or 0; fsdpck_options.stop points at it. */
 extern volatile int stop_signal;
 
-/* Call once, before any thread. A signal that was ignored at start (nohup, background jobs) stays so. SIGPIPE is
- * ignored: a reader that went away shows as EPIPE; SIGXFSZ too: a limit on the size of files shows as EFBIG. tool: the
+/* Call once, before any thread starts. A signal that was ignored at start (nohup, background jobs) stays ignored.
+ * SIGPIPE is ignored, so that a closed pipe gives EPIPE; SIGXFSZ too, so that a file size limit gives EFBIG. tool: the
  * name in the line that SIGINT prints. */
 void stop_install(const char *tool);
 
-/* How often SIGUSR2 came. */
+/* Number of SIGUSR2 received. */
 extern volatile int save_signals;
 
-/* SIGUSR1 asks for a stop as well, SIGUSR2 for a save. */
+/* Makes SIGUSR1 request a stop, and SIGUSR2 a save. */
 void stop_on_user_signal(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formats numbers and names for people. It must not know where they come from. */
+/* Formats numbers and names for people. It must not know their source. */
 #include "common/text.h"
 
 #include <inttypes.h>
@@ -53,7 +53,7 @@ void text_print_padded(FILE *f, const char *text, size_t width)
         fputc(' ', f);
 }
 
-/* digits: after the point, for values of 1000 bytes and more */
+/* digits: decimals, for values of 1000 bytes and more */
 static void scaled(double nbytes, int digits, const char *after, char buf[TEXT_NBYTES])
 {
     static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common to every verb of every program: dispatch, signals, closed descriptors, errors of stdout. */
+/* Shared by all verbs of all programs: dispatch, signals, closed descriptors, errors of stdout. */
 #include "common/tool.h"
 
 #include <errno.h>
@@ -75,8 +75,8 @@ static int dispatch(const struct tool *tool, int argc, char **argv)
     return helps ? command->run(command, 1, help) : command->run(command, argc - 2, argv + 2);
 }
 
-/* A file opened as descriptor 1 because stdout was closed would get our output: fill the gaps with something unwritable
- * (and, for stdin, unreadable), so that using them fails as on a closed descriptor. */
+/* If stdout is closed at start, the next file to be opened would become descriptor 1 and receive our output. Fill such
+ * gaps with descriptors that cannot be written (stdin: read), so that using them fails as on a closed one. */
 static void fill_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++) {
@@ -91,7 +91,7 @@ static bool reader_is_gone(int fd)
     return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
 }
 
-/* A reader that went away ends us as SIGPIPE would have; anything else that kept output from its place is an error. */
+/* If the reader of stdout is gone, returns the exit code of SIGPIPE. Any other failure to write is an error. */
 static int close_stdout(const struct tool *tool, int status)
 {
     bool gone = reader_is_gone(STDOUT_FILENO);
@@ -106,7 +106,7 @@ static int close_stdout(const struct tool *tool, int status)
     return EXIT_SYSTEM;
 }
 
-/* Whole lines reach stderr: ranks, and the process that watches them, share it. */
+/* Line-buffers stderr, because ranks and the process that watches them share it. */
 static void buffer_stderr(void)
 {
     static char buffer[8192];

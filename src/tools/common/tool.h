@@ -9,11 +9,11 @@
 
 struct tool {
     const char *name;
-    const char *summary;            /* what it is for, on one line */
-    const char *notes;              /* for its man page: paragraphs, one a line */
+    const char *summary;            /* its purpose, in one line */
+    const char *notes;              /* for its man page: paragraphs, one per line */
     const struct command *commands; /* (ncommands) */
     size_t ncommands;
-    const char *later; /* verbs that a later version will have: "a|b"; NULL: none */
+    const char *later; /* verbs planned for a later version: "a|b"; NULL: none */
 };
 
 extern const struct tool the_tool; /* of the program that is linked */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what is wrong with a command line, and where to read more. */
+/* Prints usage errors. */
 #include "common/usage.h"
 
 #include <stdarg.h>

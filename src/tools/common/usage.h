@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong usage, in one line on stderr. */
+/* Usage errors: one line on stderr. */
 #ifndef TOOLS_USAGE_H
 #define TOOLS_USAGE_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns typed text into values, exactly or not at all. It must not know which option a value belongs to, and prints
- * nothing. */
+/* Parses typed text into values, strictly. It must not know which option a value belongs to, and prints nothing. */
 #include "common/values.h"
 
 #include <errno.h>
@@ -83,7 +82,8 @@ static bool unit_of(const char *suffix, uint64_t *unit)
     return false;
 }
 
-/* Digits at *text as a number, and 10 to their count; moves *text behind them. At most 18 digits, so that 10^n fits. */
+/* Parses the digits at *text: *value is their number, *scale is 10 to the power of their count. Moves *text past them.
+ * At most 18 digits, so that *scale fits. */
 static bool digits(const char **text, uint64_t *value, uint64_t *scale)
 {
     const char *s = *text;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading one value that a user typed: sizes, counts, numbers, choices, comma-separated lists. */
+/* Parses one value of the command line: size, count, number, choice, comma-separated list. */
 #ifndef TOOLS_VALUES_H
 #define TOOLS_VALUES_H
 
@@ -13,12 +13,12 @@ struct strings {
     size_t count;
 };
 
-bool strings_add(struct strings *s, const char *text, size_t nbytes); /* a copy; false: no memory */
+bool strings_add(struct strings *s, const char *text, size_t nbytes); /* adds a copy; false: out of memory */
 void strings_free(struct strings *s);
-/* Adds the parts of text between its commas; a comma inside (), [] or after a backslash separates nothing. */
+/* Adds the parts of text between its commas. A comma inside (), [] or after a backslash does not separate. */
 bool strings_add_list(struct strings *s, const char *text);
 
-/* Each returns whether text was such a value, whole; *out is set only then. */
+/* Each returns true if the whole text is such a value, and sets *out only then. */
 bool value_size(const char *text, uint64_t *out);         /* "4096", "64KiB", "5GB", "1.5GiB": bytes, rounded down */
 bool value_count(const char *text, uint32_t *out);        /* decimal, 1 … 2^32-1 */
 bool value_number(const char *text, double *out);         /* finite, not negative */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A completion for bash. */
+/* Writes a completion for bash. */
 #include <stdio.h>
 
 #include "describe/describe.h"
@@ -57,7 +57,8 @@ static void verb(const struct command_line *line)
     printf("        esac ;;\n");
 }
 
-/* bash cuts words at "=" where COMP_WORDBREAKS has it. word is joined again; n is the place of its first piece. */
+/* bash cuts words at "=" if COMP_WORDBREAKS contains it. This joins the pieces to `word`; n is the index of the first
+ * piece. */
 static const char join_pieces[] =
     "    local word=${COMP_WORDS[COMP_CWORD]} n=$COMP_CWORD option value options takes words\n"
     "    if [[ $word == = ]]; then\n"
@@ -74,7 +75,8 @@ static const char join_pieces[] =
     "    fi\n"
     "    COMPREPLY=()\n";
 
-/* bash replaces only the last piece, so a reply loses what is before its "=". Without one, bash offers file names. */
+/* bash replaces only the last piece, so a reply must omit everything before its "=". If "=" does not break words, the
+ * reply must contain the option. Without any reply bash offers file names. */
 static const char reply[] =
     "    if [[ $takes && $words ]]; then\n"
     "        COMPREPLY=($(compgen -W \"$words\" -- \"$value\"))\n"

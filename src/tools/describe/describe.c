@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* describe-TOOL FORM [VERB]: writes one form of TOOL's description, of one verb or of all. */
+/* describe-TOOL FORM [VERB]: writes one form of TOOL's description, for one verb or for all. */
 #include "common/command.h"
 #include "describe/describe.h"
 
@@ -29,7 +29,7 @@ static int describe_verb(const struct command *verb, const struct form *form)
     return verb->run(&described, 1, help);
 }
 
-/* The page of one verb, or of the tool. */
+/* Describes one verb only. */
 static int describe_alone(const struct form *form, const char *verb)
 {
     for (size_t i = 0; i < the_tool.ncommands; i++) {

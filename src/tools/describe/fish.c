@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A completion for fish: one `complete` command an option. */
+/* Writes a completion for fish: one `complete` command per option. */
 #include <stdio.h>
 
 #include "describe/describe.h"
@@ -7,7 +7,7 @@
 
 #define QUOTE "\\'" /* ' inside '…' */
 
-static const char *verb_name; /* of the options that are written */
+static const char *verb_name; /* verb whose options are being written */
 
 static void put_setting(const char *word)
 {

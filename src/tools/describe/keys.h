@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of CONFIG.json in the forms that people read. */
+/* The keys of CONFIG.json as documentation. */
 #ifndef TOOLS_KEYS_H
 #define TOOLS_KEYS_H
 

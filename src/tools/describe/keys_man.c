@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdptrain-config(5): every key of CONFIG.json. */
+/* Writes fsdptrain-config(5): every key of CONFIG.json. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/config.md: every key of CONFIG.json. */
+/* Writes docs/config.md: every key of CONFIG.json. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>
 
 #include "describe/keys.h"
 
-/* Text in a cell of a table: "|" would end the cell. */
+/* Writes text into a table cell, with "|" escaped, as it would end the cell. */
 static void put_cell(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++)

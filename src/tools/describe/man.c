@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A man page for a tool, and one for each of its verbs. */
+/* Writes the man page of a tool, or of one verb. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void put_exit_status(void)
     }
 }
 
-/* The other pages: of the tool, of its verbs but `own`, and more. */
+/* Lists the other pages: the tool's, those of its verbs except `own`, and `also`. */
 static void put_see_also(const char *own)
 {
     char page[96];
@@ -57,7 +57,7 @@ static void put_see_also(const char *own)
     roff_see(describe_more.also, "");
 }
 
-/* Help begins with a small letter; a sentence does not, but for names such as config.json. */
+/* Makes a sentence of a help text, which starts with a small letter. A name such as config.json keeps it. */
 static void put_help(const char *help)
 {
     const size_t n = strspn(help, "abcdefghijklmnopqrstuvwxyz");
@@ -67,7 +67,7 @@ static void put_help(const char *help)
     puts(".");
 }
 
-/* "ranks|mesh" as "--ranks or --mesh". */
+/* Writes "ranks|mesh" as "--ranks or --mesh". */
 static void put_names(const char *before, const char *names, const char *after)
 {
     put(before);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck has no config: nothing beside its verbs. */
+/* fsdpck has no config file, so there is little to describe besides its verbs. */
 #include "describe/describe.h"
 
 const struct describe_more describe_more = { .exit_no =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of fsdptrain's config, which its pages describe beside its verbs. */
+/* Describes the config keys of fsdptrain, besides its verbs. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>
@@ -7,7 +7,7 @@
 #include "describe/describe.h"
 #include "describe/keys.h"
 
-/* "fsdp.reduction=invariant" of a key with words, "train.max_steps=" of another. */
+/* Calls put with "fsdp.reduction=invariant" for each choice of a key, or with "train.max_steps=" for other keys. */
 static void put_key(const struct train_config_key *key, void (*put)(const char *word))
 {
     char word[160];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Escapes text for man(7). It must not know what a page is about. */
+/* Escapes text for man(7). It must not know the subject of a page. */
 #include "describe/roff.h"
 
 #include <ctype.h>
@@ -16,7 +16,7 @@ void roff_title(const char *name, int section, const char *manual)
     printf(" %d \"\" \"fsdpck %s\" \"%s\"\n.nh\n.ad l\n", section, fsdpck_version(), manual);
 }
 
-/* The character of valid UTF-8 at s, as \[uXXXX]; returns its bytes. */
+/* Writes the UTF-8 character at s as \[uXXXX]; returns its bytes. */
 static size_t put_unicode(const char *s)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -53,7 +53,7 @@ void roff_text(const char *text, size_t nbytes)
     }
 }
 
-/* The bytes of the first sentence. */
+/* Length of the first sentence in bytes. */
 static size_t sentence(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i + 2 < nbytes; i++) {

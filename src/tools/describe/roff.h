@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text for man(7) pages: nothing in it is taken for a request or an escape. */
+/* Writes text for man(7) pages, escaped so that troff finds no request or escape in it. */
 #ifndef TOOLS_ROFF_H
 #define TOOLS_ROFF_H
 
 #include <stddef.h>
 
-/* ".TH NAME SECTION": the first line of a page of this version. */
+/* Writes ".TH NAME SECTION", the first line of a page. */
 void roff_title(const char *name, int section, const char *manual);
-void roff_text(const char *text, size_t nbytes); /* inside a line, or as one */
-/* The same, each sentence on a line of its own, as man(7) wants it. Ends with a newline. */
+void roff_text(const char *text, size_t nbytes); /* text within a line */
+/* The same with one sentence per line, as man(7) recommends. Ends with a newline. */
 void roff_sentences(const char *text, size_t nbytes);
-/* Each line of text as a paragraph of sentences, the first one behind a heading. NULL: nothing. */
+/* Writes each line of text as a paragraph of sentences; the first one follows a heading. NULL: writes nothing. */
 void roff_paragraphs(const char *text);
-/* ".BR name (1),": the first name is preceded by nothing. */
+/* Writes ".BR name (1)" and `end`, such as ",". */
 void roff_see(const char *names, const char *end);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the value column of option tables: capitals name something, small letters are words to type. */
+/* Reads the value column of option tables: capitals name a kind of value, small letters are literal words. */
 #include "describe/words.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 
 #include "common/help.h"
 
-/* The next of "a|B|c" from *at on; returns its bytes, 0 at the end. */
+/* Moves *at to the next part of "a|B|c" and returns its length, 0 at the end. */
 static size_t next_part(const char **at)
 {
     *at += **at == '|';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A completion for zsh: a function of _arguments specifications. */
+/* Writes a completion for zsh: a function that calls _arguments. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,8 @@
 
 #define QUOTE "'\\''" /* ' inside '…' */
 
-/* Text inside '…' where `special` characters of _arguments need a backslash. */
+/* Prints text for use inside '…', with a backslash before the characters in `special`, which _arguments would
+ * interpret. */
 static void put_spec(const char *text, const char *special)
 {
     for (const char *s = text; *s; s++) {
@@ -53,7 +54,7 @@ static void begin(const struct tool *tool)
            "    case $verb in\n");
 }
 
-/* ":message:action" of an option with a value. */
+/* Prints ":message:action" of an option with a value. */
 static void put_value(const struct option *o)
 {
     putchar(':');

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brackets, separators and columns of arrays on stdout. It must not know where the elements come from. */
+/* Prints brackets, separators and columns of arrays on stdout. It must not know the source of the elements. */
 #include "array_out.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ void array_out_measure(struct array_out *o, const void *data, uint64_t nelem)
     o->left = widest(o->left + o->right, o->plain) - o->right;
 }
 
-/* Points stand below each other; what has no point ends where the others end. */
+/* Aligns decimal points. Numbers without a point end where the others end. */
 static void print_aligned(const struct array_out *o, const char *text)
 {
     size_t n = strlen(text), width = o->left + o->right, before = strcspn(text, "."),
@@ -41,7 +41,7 @@ static void repeat(char c, uint32_t times)
         putchar(c);
 }
 
-/* Between two elements where `wrapped` dimensions begin again. */
+/* Prints the separator between two elements, where `wrapped` dimensions start again. */
 static void separate(const struct array_out *o, uint32_t wrapped)
 {
     if (o->style == NUMBER_JSON) {
@@ -61,7 +61,7 @@ static void print_element(struct array_out *o, const void *element)
     while (wrapped < o->ndim && o->at[o->ndim - 1 - wrapped] == 0)
         wrapped++;
     if (o->begun) {
-        uint32_t d = o->ndim - 1 - wrapped; /* the dimension that went on */
+        uint32_t d = o->ndim - 1 - wrapped; /* the dimension that advanced */
         repeat(']', wrapped);
         separate(o, wrapped);
         if (o->cut[d] && o->at[d] == ARRAY_EDGE) {

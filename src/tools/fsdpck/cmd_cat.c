@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck cat`: one tensor, or a slice of it, as numbers or bytes; streamed, whatever its size. */
+/* `fsdpck cat`: prints one tensor, or a slice of it, as numbers or bytes. It streams, so the size does not matter. */
 #include "commands.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "pieces.h"
 #include "source_arg.h"
 
-/* SUMMARY: a terminal gets more elements than that only with their edges. */
+/* SUMMARY: on a terminal, larger tensors are abbreviated to their edges. */
 enum {
     TEXT_PIECE = 1 << 20,
     RAW_PIECE = 16 << 20,
@@ -48,11 +48,11 @@ struct cat {
     struct slice box;
     struct array_out array;
     struct fsdpck_error *err;
-    bool json, begun; /* begun: the part of the object before the values is printed */
-    bool whole;       /* one piece holds everything: its columns are aligned */
+    bool json, begun; /* begun: the JSON before the values is printed */
+    bool whole;       /* one piece holds everything, so columns can be aligned */
 };
 
-/* Whether to go on: a failed write is reported by main, once. */
+/* Returns 0 to continue. main reports a failed write, once. */
 static int after_write(struct fsdpck_error *err)
 {
     if (stop_signal)
@@ -67,8 +67,8 @@ static int on_bytes(void *ctx, const void *data, uint64_t nelem)
     return after_write(c->err);
 }
 
-/* Prints the object up to its values, once the first of them is read: a tensor that cannot be read is an error object
- * alone. The values follow in pieces, as they do not fit in memory in general. */
+/* Prints the JSON up to the values, once the first values are read, so that a read error gives only an error object.
+ * The values follow in pieces, because they may not fit in memory. */
 static int begin_json(struct cat *c)
 {
     if (!c->json || c->begun)
@@ -100,7 +100,7 @@ static int on_numbers(void *ctx, const void *data, uint64_t nelem)
     return after_write(c->err);
 }
 
-/* Marks the dimensions that a summary cuts short; elements that are left. */
+/* Marks the dimensions that a summary abbreviates. Returns the number of elements left. */
 static uint64_t choose_cuts(const struct cat *c, bool cut[FSDPCK_MAX_DIMS])
 {
     uint64_t nelem = 1;
@@ -176,8 +176,8 @@ static int find_tensor(struct cat *c, const char *source, const char *name)
     return FSDPCK_ERR_USAGE;
 }
 
-/* A quarter of the budget (the library has buffers too), but a hashed block at least: less would read the same bytes
- * again and again. */
+/* A quarter of the budget (the library has buffers too), but at least a hashed block: smaller pieces would read the
+ * same bytes repeatedly. */
 static uint64_t raw_piece(uint64_t memory_nbytes)
 {
     uint64_t quarter = memory_nbytes / 4;
@@ -197,7 +197,7 @@ static int run(const struct cat_args *args, const char *const *at)
     if (args->raw && isatty(STDOUT_FILENO))
         return usage_error("cat --raw writes bytes, standard output is a terminal: send it to a file or a program");
     report_start(&report, &args->common, &opt);
-    opt.progress = NULL; /* it would be one bar a piece, and the numbers show how far it is */
+    opt.progress = NULL; /* there would be one bar per piece, and the numbers show the progress */
     int rc = source_arg_open(at[0], &args->source, &opt, &cat.src, &err);
     if (!rc)
         rc = find_tensor(&cat, at[0], at[1]);
@@ -209,9 +209,9 @@ static int run(const struct cat_args *args, const char *const *at)
                                      &cat, &err)
                        : print_numbers(&cat);
     }
-    if (!rc) /* a slice too: one CRC-32 stands for all of a stored tensor */
+    if (!rc) /* for slices too: one CRC-32 covers the whole stored tensor */
         rc = fsdpck_source_check(cat.src, &err);
-    if (!rc && !args->raw) /* an object that stays open holds values that nobody should take */
+    if (!rc && !args->raw) /* after an error the object stays open, so that no reader accepts its values */
         puts(cat.json ? "}" : "");
     fsdpck_source_close(cat.src);
     return rc < 0 ? report_error(&report, &err) : EXIT_DONE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck clean`: removes what writers that are gone left behind. */
+/* `fsdpck clean`: removes the left-over temporaries of dead writers. */
 #include "commands.h"
 
 #include <stdio.h>

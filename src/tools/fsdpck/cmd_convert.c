@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck convert` and `fsdpck reshard`: any source, or a sharded one, to a sharded checkpoint directory. */
+/* `fsdpck convert` and `fsdpck reshard`: write a sharded checkpoint directory from any source, or from a sharded one.
+ */
 #include "commands.h"
 
 #include <string.h>
@@ -60,7 +61,7 @@ static int check_sharded(const struct fsdpck_source *src, const char *typed, str
 
 struct conversion {
     const struct convert_args *args;
-    const char *typed; /* SOURCE */
+    const char *typed; /* SOURCE as typed */
     bool sharded_only;
     struct placement_spec placement;
     struct fsdpck_convert_request req;

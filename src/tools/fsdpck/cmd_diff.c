@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck diff`: what differs between two checkpoints of any kind and sharding. */
+/* `fsdpck diff`: lists the differences between two checkpoints of any kind and sharding. */
 #include "commands.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck export`: any source to Hugging Face safetensors. */
+/* `fsdpck export`: writes any source as Hugging Face safetensors. */
 #include "commands.h"
 
 #include <fsdpck/export.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other
- * programs want it. */
+/* `fsdpck export-lora`: extracts a LoRA adapter from any checkpoint, into a folder for PEFT or a file for other
+ * programs. */
 #include <string.h>
 
 #include "commands.h"

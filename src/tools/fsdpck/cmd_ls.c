@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck ls`: what a checkpoint holds. Prints in ls_text.c or ls_json.c. */
+/* `fsdpck ls`: lists the contents of a checkpoint. ls_text.c and ls_json.c print them. */
 #include "commands.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static const struct option list_options[] = {
       .help = "list only tensors whose name matches" },
 };
 
-/* Writers leave temporaries beside sharded checkpoints only. */
+/* Lists the temporaries of writers, which only sharded checkpoints can have. */
 static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_options *opt, fsdpck_leftover_fn visit,
                           void *ctx, struct fsdpck_error *err)
 {

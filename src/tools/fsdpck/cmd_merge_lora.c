@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck merge-lora`: base and adapter to full weights, as a Hugging Face folder or sharded. */
+/* `fsdpck merge-lora`: merges a base and an adapter into full weights, as a Hugging Face folder or a sharded
+ * checkpoint. */
 #include <string.h>
 
 #include <fsdpck/base.h>
@@ -42,7 +43,8 @@ static const struct option output_options[] = {
       .help = "take config.json, tokenizer and the like from FOLDER, not from the base" },
 };
 
-/* The adapter is small, and read by the threads that need it: no bar and no threads of its own. */
+/* Opens both sources. The adapter is small, and the threads that need it read it, so it gets no progress bar and no
+ * threads of its own. */
 static int open_both(const struct merge_lora_args *args, const char *const *at, const struct fsdpck_options *opt,
                      struct fsdpck_options *quiet, struct fsdpck_source **base, struct fsdpck_source **adapter,
                      struct fsdpck_error *err)

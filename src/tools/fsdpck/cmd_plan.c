@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck plan`: what each rank would read of a source, from metadata alone. */
+/* `fsdpck plan`: shows what each rank would read of a source. It reads metadata only. */
 #include "commands.h"
 
 #include <stdio.h>
@@ -16,16 +16,16 @@ struct plan_args {
     struct placement_args placement;
 };
 
-/* The reads of one rank, and where their boxes are kept. */
+/* The reads of one rank, and the storage for their boxes. */
 struct reads {
-    struct fsdpck_read *at; /* (count) NULL: they are only counted */
+    struct fsdpck_read *at; /* (count); NULL: count only */
     size_t count;
-    uint64_t *numbers; /* (nnumbers) offsets and sizes of the boxes: each read takes 2*ndim of them */
+    uint64_t *numbers; /* (nnumbers) offsets and sizes of the boxes; each read uses 2*ndim of them */
     size_t nnumbers;
-    const struct fsdpck_tensor *tensor; /* whose boxes arrive */
+    const struct fsdpck_tensor *tensor; /* whose boxes are being added */
 };
 
-/* A scalar has no numbers: the whole tensor is read. */
+/* Adds a read. A scalar needs no numbers: the whole tensor is read. */
 static int add_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct reads *r = ctx;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck verify`: every problem of a checkpoint, one line each. */
+/* `fsdpck verify`: reports every problem of a checkpoint, one per line. */
 #include "commands.h"
 
 #include <inttypes.h>
@@ -25,8 +25,8 @@ struct printer {
     const char *typed;
     struct report *report;
     json_t *problems;         /* NULL: print lines */
-    struct ls_json leftovers; /* with JSON */
-    bool complete;            /* every problem got into `problems` */
+    struct ls_json leftovers; /* used with JSON */
+    bool complete;            /* every problem was added to `problems` */
 };
 
 static const struct option check_options[] = {
@@ -36,8 +36,7 @@ static const struct option check_options[] = {
       .help = "check sizes, tables and the index only" },
 };
 
-/* FILE@OFFSET+NBYTES: rank R: tensor 'T' rows A..B: block hash differs. The last row is named, not the one behind it.
- */
+/* Prints "FILE@OFFSET+NBYTES: rank R: tensor 'T' rows A..B: block hash differs". B is the last row, inclusive. */
 static void print_line(const struct printer *p, const struct fsdpck_problem *problem)
 {
     report_clear(p->report);
@@ -123,7 +122,7 @@ static void print_summary(const char *typed, bool quick, const struct fsdpck_ver
                        : unread);
 }
 
-/* Left-overs of writers are no problems of the checkpoint: they are listed apart. */
+/* Left-over files of writers are not problems of the checkpoint; they are listed separately. */
 static int list_leftovers(struct printer *p, const char *path, const struct fsdpck_options *opt,
                           struct fsdpck_error *err)
 {

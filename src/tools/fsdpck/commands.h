@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of fsdpck, one file each: cmd_VERB.c. */
+/* The verbs of fsdpck; each has its file, cmd_VERB.c. */
 #ifndef TOOLS_FSDPCK_COMMANDS_H
 #define TOOLS_FSDPCK_COMMANDS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --adapter, --adapter-config, --alpha: which adapter, and how it is scaled. */
+/* --adapter, --adapter-config, --alpha: choose an adapter and its scale. */
 #ifndef TOOLS_LORA_ARG_H
 #define TOOLS_LORA_ARG_H
 

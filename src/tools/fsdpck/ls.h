@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two faces of `fsdpck ls`: for people and as JSON. */
+/* The two output forms of `fsdpck ls`: text and JSON. */
 #ifndef TOOLS_LS_H
 #define TOOLS_LS_H
 
@@ -8,19 +8,19 @@
 
 #include "common/json_out.h"
 
-/* Whether a tensor is listed; glob NULL: every one. */
+/* Returns true if a tensor is listed. glob NULL: all are. */
 bool ls_listed(const struct fsdpck_tensor *t, const char *glob);
 
-/* Distinct meshes of a source in the order of their first tensors. Owned array of borrowed meshes; NULL with *count 0
- * where there are none; false: no memory. */
+/* Lists the distinct meshes of a source, in the order of their first tensors. *out: an owned array of borrowed meshes.
+ * Returns false if out of memory. */
 bool ls_meshes(const struct fsdpck_source *src, const struct fsdpck_mesh ***out, size_t *count);
 
-uint64_t ls_payload_nbytes(const struct fsdpck_source *src); /* of all tensors, aliases counted once */
-/* Bytes of all files for each of payload: under 1 where a compressed checkpoint is larger than its tables. */
+uint64_t ls_payload_nbytes(const struct fsdpck_source *src); /* of all tensors; aliases do not count */
+/* Bytes of all files per byte of payload; below 1 if compression saves more than the tables take. */
 double ls_ratio(const struct fsdpck_source *src);
 
 void ls_text_header(const struct fsdpck_source *src);
-void ls_text_leftover(void *ctx, const struct fsdpck_leftover *l); /* ctx: not used */
+void ls_text_leftover(void *ctx, const struct fsdpck_leftover *l); /* ctx: unused */
 void ls_text_tensors(const struct fsdpck_source *src, const char *glob);
 
 struct ls_json {

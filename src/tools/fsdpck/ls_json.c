@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck ls --json`: everything that the source says about itself. It must not open or check anything. */
+/* `fsdpck ls --json`: prints all metadata of a source. It must not open or check anything. */
 #include "ls.h"
 
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static bool add_entries(json_t *object, const struct fsdpck_source *src)
     return json_out_put(object, "files", files) && ok;
 }
 
-/* The saver's own JSON; as text where jansson refuses it (integers beyond 64 bits, for one). */
+/* The saver's own JSON, or its text if jansson refuses it (for example integers beyond 64 bits). */
 static json_t *state_json(const char *state)
 {
     json_t *parsed = json_loads(state, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);

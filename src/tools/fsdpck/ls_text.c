@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck ls` for people: a header, then a table of tensors. It must not open or check anything. */
+/* `fsdpck ls` as text: a header, then a table of tensors. It must not open or check anything. */
 #include "ls.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ enum {
     NAME_WIDTH = 60,
     SHAPE = 128,
     PLACEMENT = 256
-}; /* SHOWN: of files, items and assets; --json has all */
+}; /* SHOWN: most files, items and assets listed; --json lists all */
 
 bool ls_listed(const struct fsdpck_tensor *t, const char *glob)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formats elements of every dtype. It must not know arrays. */
+/* Formats elements of every dtype. It must not know about arrays. */
 #include "number.h"
 
 #include <endian.h>
@@ -11,8 +11,7 @@
 
 enum { DOUBLE_DIGITS = 17 };
 
-/* Digits that always suffice to tell two values apart. The 8- and 4-bit floats are short in decimal: printed exactly.
- */
+/* Digits that always distinguish two values. The 8- and 4-bit floats are short in decimal and printed exactly. */
 static int most_digits(enum fsdpck_dtype dtype)
 {
     switch (dtype) {
@@ -37,8 +36,8 @@ static bool round_trips(enum fsdpck_dtype dtype, const char *text, double value)
     return back[0] == value;
 }
 
-/* "d.ddde±xx" with as few digits as give the value back. More digits come closer, so the least count is found by
- * halving. */
+/* Writes "d.ddde±xx" with the fewest digits that give the value back. More digits always come closer, so bisection
+ * finds the least count. */
 static void shortest(enum fsdpck_dtype dtype, double value, char *buf, size_t nbytes)
 {
     int low = 1, high = most_digits(dtype);
@@ -53,8 +52,8 @@ static void shortest(enum fsdpck_dtype dtype, double value, char *buf, size_t nb
     snprintf(buf, nbytes, "%.*e", high - 1, value);
 }
 
-/* digits: without point, no zeros at the end; value = 0.DIGITS * 10^(exponent+1). after: what follows a point without
- * digits. */
+/* digits: without a point and without trailing zeros; value = 0.DIGITS * 10^(exponent+1). after: written after a point
+ * that no digit follows. */
 static void write_positional(const char *digits, int exponent, const char *after, char *buf, size_t nbytes)
 {
     int n = (int)strlen(digits);
@@ -95,7 +94,7 @@ static int format_float(enum fsdpck_dtype dtype, double value, enum number_style
     return snprintf(buf, nbytes, "%s", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
 }
 
-/* Two floats of one element: a complex number, or a FLOAT4 pair. */
+/* Formats two floats of one element: a complex number, or a FLOAT4 pair. */
 static void format_pair(enum fsdpck_dtype part, const double v[2], bool complex_number, enum number_style style,
                         char *buf)
 {
@@ -124,7 +123,7 @@ static void format_integer(const struct fsdpck_dtype_info *info, const void *ele
         snprintf(buf, NUMBER_NBYTES, "%" PRIu64, bits);
         return;
     }
-    unsigned shift = 64 - 8 * info->nbytes; /* brings the sign bit to its place, and back with copies of it */
+    unsigned shift = 64 - 8 * info->nbytes; /* the shifts extend the sign */
     snprintf(buf, NUMBER_NBYTES, "%" PRId64, (int64_t)(bits << shift) >> shift);
 }
 

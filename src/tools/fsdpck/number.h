@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One element as text, with the fewest digits that give the same bits back in its dtype. */
+/* Formats one element with the fewest digits that give the same bits back in its dtype. */
 #ifndef TOOLS_NUMBER_H
 #define TOOLS_NUMBER_H
 
 #include <fsdpck/dtype.h>
 
-enum { NUMBER_NBYTES = 80 }; /* every element fits */
+enum { NUMBER_NBYTES = 80 }; /* enough for every element */
 
 enum number_style {
     NUMBER_TEXT, /* as numpy prints: 1.  0.5  1.e-07  nan  True  1.+2.j; FLOAT4 pairs as (0.5 1.) */

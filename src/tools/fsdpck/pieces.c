@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts a box into pieces that follow each other in row-major order, and reads them. It must not know what becomes of
- * the bytes. */
+/* Cuts a box into pieces in row-major order and reads them. It must not know the use of the bytes. */
 #include "pieces.h"
 
 #include <stdlib.h>
@@ -9,10 +8,11 @@ struct walk {
     struct fsdpck_source *src;
     const struct fsdpck_tensor *tensor;
     const struct slice *box;
-    uint32_t dim;       /* cut along this dimension: those before it one index at a time, those behind it whole */
-    uint64_t row_nelem; /* elements of one index of dim */
-    uint64_t rows;      /* of dim in one piece */
-    uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS]; /* the piece */
+    uint32_t
+        dim; /* the box is cut along this dimension; earlier ones are walked index by index, later ones are whole */
+    uint64_t row_nelem;                                      /* elements per index of dim */
+    uint64_t rows;                                           /* indices of dim per piece */
+    uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS]; /* the current piece */
 };
 
 static void cut(struct walk *w, uint64_t piece_nelem)
@@ -32,7 +32,7 @@ static void cut(struct walk *w, uint64_t piece_nelem)
     }
 }
 
-/* Sizes the piece at hand along dim: the rest, or as much as fits. */
+/* Sizes the current piece along dim: the rest, or as much as fits. */
 static void size_piece(struct walk *w)
 {
     uint64_t left = w->box->offset[w->dim] + w->box->size[w->dim] - w->offset[w->dim];
@@ -94,7 +94,8 @@ int pieces_read(struct fsdpck_source *src, const struct fsdpck_tensor *t, const 
     return rc;
 }
 
-/* The next corner, counted in binary: at_end[d] where dimension d is at its end. Only cut dimensions have two ends. */
+/* Advances to the next corner, like a binary counter: at_end[d] is true if dimension d is at its end. Only cut
+ * dimensions have two ends. */
 static bool next_corner(bool *at_end, const bool *cut_dims, uint32_t ndim)
 {
     for (uint32_t d = 0; d < ndim; d++) {

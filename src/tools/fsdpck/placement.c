@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses what the user says about meshes and placements. It must not know any tensor: rules are globs, the library
- * applies them. */
+/* Parses the options about meshes and placements. It knows no tensors: rules are globs that the library applies. */
 #include "placement.h"
 
 #include <inttypes.h>
@@ -35,7 +34,7 @@ const struct option placement_options[PLACEMENT_NOPTIONS] = {
       .help = "keep whole the tensors whose name matches (a list; may be repeated)" },
 };
 
-/* Keeps a copy that lives as long as the spec. */
+/* Copies text; the copy lives as long as the spec. */
 static const char *keep(struct placement_spec *spec, const char *text, size_t nbytes)
 {
     return strings_add(&spec->words, text, nbytes) ? spec->words.at[spec->words.count - 1] : NULL;
@@ -56,7 +55,7 @@ static bool mesh_has(const struct fsdpck_mesh *mesh, const char *name)
     return false;
 }
 
-/* "shard=4" */
+/* Parses "shard=4". */
 static int add_mesh_dim(struct placement_spec *spec, const char *text, struct fsdpck_error *err)
 {
     struct fsdpck_mesh *mesh = &spec->mesh;
@@ -88,7 +87,7 @@ static int parse_mesh(const char *text, struct placement_spec *spec, struct fsdp
     return rc;
 }
 
-/* Ranks of the mesh, or one more than allowed where there are too many. */
+/* Number of ranks of the mesh, or one more than allowed if there are too many. */
 static uint64_t count_ranks(const struct fsdpck_mesh *mesh)
 {
     uint64_t nranks = 1;
@@ -119,7 +118,7 @@ static int resolve_mesh(const struct placement_args *args, struct placement_spec
     return 0;
 }
 
-/* "shard(1)@tp"; without "@dim" on a mesh of one dimension */
+/* Parses "shard(1)@tp"; "@tp" may be omitted if the mesh has one dimension. */
 static int add_placement(struct placement_spec *spec, struct fsdpck_placement_rule *rule, const char *text,
                          struct fsdpck_error *err)
 {
@@ -146,7 +145,7 @@ static int add_placement(struct placement_spec *spec, struct fsdpck_placement_ru
     return 0;
 }
 
-/* The last '=' separates: a glob may hold others, placements hold none. */
+/* Splits a rule at its last '=', because a glob may contain others and placements contain none. */
 static int parse_rule(struct placement_spec *spec, const char *text, struct fsdpck_placement_rule *rule,
                       struct fsdpck_error *err)
 {

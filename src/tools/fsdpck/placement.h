@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --ranks, --mesh, --placement, --replicate: who holds what. */
+/* --ranks, --mesh, --placement, --replicate: choose which rank has which part of each tensor. */
 #ifndef TOOLS_PLACEMENT_H
 #define TOOLS_PLACEMENT_H
 
@@ -20,22 +20,22 @@ extern const struct option placement_options[PLACEMENT_NOPTIONS];
         "Placement", placement_options, PLACEMENT_NOPTIONS, (args) \
     }
 
-/* The same for the library. Borrows from the args; zero-initialise. */
+/* The parsed options, for the library. Borrows from the args; zero-initialise. */
 struct placement_spec {
     struct fsdpck_mesh mesh;
     struct fsdpck_placement_rule *rules; /* (nrules) */
     size_t nrules;
-    struct strings words; /* names and globs that the above point at */
+    struct strings words; /* names and globs that mesh and rules point at */
 };
 
-/* Whether any of the options was given. */
+/* Returns true if any of the options was given. */
 bool placement_given(const struct placement_args *args);
 
-/* FSDPCK_ERR_USAGE where neither --ranks nor --mesh was given, or the text makes no sense. */
+/* Returns FSDPCK_ERR_USAGE if neither --ranks nor --mesh was given, or if the text is invalid. */
 int placement_resolve(const struct placement_args *args, struct placement_spec *out, struct fsdpck_error *err);
 void placement_spec_free(struct placement_spec *spec);
 
-/* Hands mesh, rules and replicate globs to a request. */
+/* Copies mesh, rules and replicate globs into a request; they stay borrowed. */
 void placement_fill(const struct placement_args *args, const struct placement_spec *spec,
                     struct fsdpck_convert_request *req);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what the ranks would read. It must not know how that was found out. */
+/* Prints what the ranks would read. It must not know how the plan was made. */
 #include "plan_out.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "common/text.h"
 #include "commands.h"
 
-enum { MANY = 64, SHOWN = 8 }; /* of more than MANY ranks the first SHOWN get a line */
+enum { MANY = 64, SHOWN = 8 }; /* with more than MANY ranks, only the first SHOWN get a line */
 
 static uint64_t needed(const struct fsdpck_plan *p)
 {
@@ -33,7 +33,7 @@ static uint64_t peak(const struct fsdpck_plan *p)
     return p->needed_nbytes + p->peak_nbytes;
 }
 
-/* summed: a total makes sense (files are shared, memory is each rank's own) */
+/* summed: a total is meaningful. (Ranks share files, and memory is per rank.) */
 static const struct column {
     const char *title, *key;
     uint64_t (*value)(const struct fsdpck_plan *p);
@@ -92,7 +92,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* values: room for (nranks); position: which of them in ascending order */
+/* Prints the value at `position` in ascending order, for each column. values: room for (nranks). */
 static void print_order(const char *label, const struct fsdpck_plan *plans, uint64_t nranks, uint64_t *values,
                         uint64_t position)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of `fsdpck plan`. */
+/* Prints the result of `fsdpck plan`. */
 #ifndef TOOLS_PLAN_OUT_H
 #define TOOLS_PLAN_OUT_H
 

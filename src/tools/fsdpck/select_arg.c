@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns the selecting options into the library's request. It must not know which tensors there are. */
+/* Turns the options that select tensors into the library's request. It knows no tensors. */
 #include "select_arg.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static bool parse_dtype(const char *text, enum fsdpck_dtype *out)
     return fsdpck_dtype_from_name(strncmp(text, "torch.", 6) == 0 ? text + 6 : text, out);
 }
 
-/* A list's "\," stands for a comma in a name. */
+/* Copies text, with "\," replaced by the comma that it quotes in a list. */
 static char *copy_unquoted(const char *s, size_t nbytes)
 {
     char *copy = malloc(nbytes + 1);
@@ -68,7 +68,7 @@ static char *copy_unquoted(const char *s, size_t nbytes)
     return copy;
 }
 
-/* both: neither side may be empty (an empty FROM adds a prefix, an empty TO drops one) */
+/* both: neither side may be empty. (An empty FROM adds a prefix, an empty TO removes one.) */
 static int parse_pair(const char *text, const char *option, const char *wanted, bool both, struct fsdpck_pair *out,
                       struct fsdpck_error *err)
 {

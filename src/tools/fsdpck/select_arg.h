@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --include, --exclude, --rename, --alias, --select, --dtype: which tensors go out, and how. */
+/* --include, --exclude, --rename, --alias, --select, --dtype: choose the tensors of the output, their names and type.
+ */
 #ifndef TOOLS_SELECT_ARG_H
 #define TOOLS_SELECT_ARG_H
 
@@ -19,7 +20,7 @@ extern const struct option select_options[SELECT_NOPTIONS];
         "Which tensors", select_options, SELECT_NOPTIONS, (args) \
     }
 
-/* The same for the library. Borrows from the args; zero-initialise. */
+/* The parsed options, for the library. Borrows from the args; zero-initialise. */
 struct select_spec {
     struct fsdpck_select select;
     struct fsdpck_pair *pairs; /* renames, then aliases; key and value are owned */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses slices against a tensor's shape. It must not know what is done with the box. */
+/* Parses slices against a tensor's shape. It must not know the use of the box. */
 #include "slice.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The integer at *text, if there is one; moves *text behind it. */
+/* Reads the integer at *text, if there is one, and moves *text past it. */
 static bool take_integer(const char **text, int64_t *out)
 {
     const char *s = *text + (**text == '-');
@@ -23,7 +23,7 @@ static bool take_integer(const char **text, int64_t *out)
     return true;
 }
 
-/* Counted from the end where negative; clamped to 0 … n. */
+/* Resolves an end of a range: negative values count from the end; the result is clamped to 0 … n. */
 static uint64_t clamp(int64_t value, uint64_t n)
 {
     if (value >= 0)
@@ -45,7 +45,7 @@ static int parse_index(int64_t value, uint32_t d, uint64_t n, struct slice *out,
     return 0;
 }
 
-/* "3", "2:5", ":", "-4:" up to the comma or the end; moves *text behind it. */
+/* Parses "3", "2:5", ":" or "-4:" up to the comma or the end; moves *text there. */
 static int parse_dim(const char **text, uint32_t d, uint64_t n, struct slice *out, struct fsdpck_error *err)
 {
     const char *s = *text;
@@ -81,7 +81,7 @@ int slice_parse(const char *text, const struct fsdpck_tensor *t, struct slice *o
             return rc;
         if (next)
             next = *next ? next + 1 : NULL;
-        out->nelem *= out->size[d]; /* the whole tensor's count was checked when it was opened */
+        out->nelem *= out->size[d]; /* cannot overflow: the count of the whole tensor was checked when it was opened */
     }
     if (next)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--slice: found '%s', the tensor has %u dimensions", text,

@@ -7,12 +7,12 @@
 
 struct slice {
     uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS]; /* (ndim) box of the tensor, inside its shape */
-    bool dropped[FSDPCK_MAX_DIMS]; /* an index, not a range: the dimension is not in the result */
+    bool dropped[FSDPCK_MAX_DIMS]; /* an index, not a range: the result lacks this dimension */
     uint64_t nelem;
 };
 
-/* text NULL: the whole tensor. Dimensions not named are taken whole; ranges are clamped as numpy does, an index outside
- * is an error. */
+/* text NULL: the whole tensor. Dimensions that text does not name are whole. Ranges are clamped as in numpy; an index
+ * out of range is an error. */
 int slice_parse(const char *text, const struct fsdpck_tensor *t, struct slice *out, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --from, and the way from what was typed to an open source. It must not know what the verb does with it. */
+/* --from, --names and --no-verify, and opening a typed source with them. It must not know the verb. */
 #include "source_arg.h"
 
 #include <limits.h>
@@ -37,7 +37,7 @@ void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
         fsdpck_error_hint(err, "--from says that it is of kind '%s'; without --from, its content says", args->from);
 }
 
-/* Names the source, as some verbs open several. */
+/* The note names the source, because some verbs open several. */
 static void note_no_verify(const char *typed, const struct fsdpck_options *opt)
 {
     char line[600];

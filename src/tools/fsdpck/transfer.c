@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a transfer from one source. It must not know which verb asks for it. */
+/* Runs a transfer from one source. It must not know the verb. */
 #include "transfer.h"
 
 #include "transfer_out.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What convert, export and export-lora have in common: they open SOURCE, have the library write OUT, and print the
- * result. */
+/* Shared by convert, export and export-lora: they open SOURCE, let the library write OUT, and print the result. */
 #ifndef TOOLS_TRANSFER_H
 #define TOOLS_TRANSFER_H
 
@@ -15,13 +14,13 @@ struct transfer {
     const struct common_args *common;
     const struct source_args *source;
     const struct select_args *select;
-    const struct fsdpck_mesh *mesh; /* of OUT; NULL: it has no ranks */
-    /* Checks the verb's own options, before anything is opened; may be NULL. */
+    const struct fsdpck_mesh *mesh; /* of OUT; NULL: no ranks */
+    /* Checks the verb's own options before anything is opened; may be NULL. */
     int (*prepare)(void *request, struct fsdpck_error *err);
-    /* Has the library write OUT. */
+    /* Lets the library write OUT. */
     int (*write)(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
                  const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
-    void *request; /* the verb's own */
+    void *request; /* passed to prepare and write */
 };
 
 /* Returns the exit code. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what a finished transfer did, for people or as JSON. */
+/* Prints the result of a transfer, as text or JSON. */
 #include "transfer_out.h"
 
 #include <inttypes.h>

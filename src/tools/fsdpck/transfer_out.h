@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of convert, reshard and export, printed. */
+/* Prints the result of convert, reshard, export and the LoRA verbs. */
 #ifndef TOOLS_TRANSFER_OUT_H
 #define TOOLS_TRANSFER_OUT_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain init`: a config for this machine, model and data. Values are tried as `plan` would, nothing is trained. */
+/* `fsdptrain init`: writes a config for this machine, model and data. It tries values with the code of `plan` and
+ * trains nothing. */
 #include "commands.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@
 
 struct init_args {
     bool force, full;
-    const char *out, *output_dir; /* output_dir NULL: runs/ and the model's name */
+    const char *out, *output_dir; /* output_dir NULL: runs/NAME, after the model */
     uint32_t ranks;
 };
 
@@ -45,12 +46,12 @@ static const struct option init_options[] = {
     { .name = "force", .type = OPTION_FLAG, .offset = AT(force), .help = "replace FILE" },
 };
 
-/* The decisions. */
+/* The values to write. */
 struct choice {
     uint64_t seq_len, batch, save_steps;
     double epochs;
     bool recompute;
-    json_t *columns; /* of the data, or NULL */
+    json_t *columns; /* data.columns, or NULL */
 };
 
 enum { SHORTEST = 128, LONGEST = 2048, LARGEST_BATCH = 8 };
@@ -94,7 +95,7 @@ static uint64_t available_nbytes(void)
     return kib ? kib * 1024 : UINT64_MAX;
 }
 
-/* output_dir, where none is given. */
+/* Makes output_dir from the model's name if none is given. */
 static void default_folder(const char *model, char *folder, size_t nbytes)
 {
     size_t end = strlen(model), begin;
@@ -106,7 +107,7 @@ static void default_folder(const char *model, char *folder, size_t nbytes)
     snprintf(folder, nbytes, "runs/%.*s", named ? (int)(end - begin) : 5, named ? model + begin : "first");
 }
 
-/* Adds a key with its default, so that the user sees it: name is "section.key". */
+/* Adds key "section.name" with its default value, so that the user sees it. */
 static bool put_default(json_t *section, const char *name)
 {
     struct train_config_key key;
@@ -172,7 +173,7 @@ static int write_config(const char *path, json_t *o, struct fsdpck_error *err)
     return rc;
 }
 
-/* Writes the choice to `path` and sees what it would take. */
+/* Writes a config with these values to `path` and plans it. */
 static int try(const struct init_args *args, const char *path, const char *model, const char *data,
                const struct choice *c, struct train_plan *plan, struct fsdpck_error *err)
 {
@@ -194,7 +195,8 @@ static int try(const struct init_args *args, const char *path, const char *model
     return rc;
 }
 
-/* Rows as long as the longest document needs, an epoch of at least some steps, and what fits into memory. */
+/* Chooses rows as long as the longest document needs, a batch that gives an epoch some steps, and values that fit in
+ * memory. */
 static int choose(const struct init_args *args, const char *path, const char *model, const char *data, struct choice *c,
                   struct train_plan *plan, struct fsdpck_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain plan`: what each rank of a run will take, before anything starts. */
+/* `fsdptrain plan`: shows memory and traffic of each rank before a run. */
 #include "commands.h"
 
 #include <limits.h>
@@ -55,7 +55,7 @@ static void show_note(void *ctx, const char *line)
 }
 
 struct line {
-    const char *key, *text; /* text: NULL where only --json has it */
+    const char *key, *text; /* text: NULL if only --json prints it */
     uint64_t value;
     bool is_bytes;
 };

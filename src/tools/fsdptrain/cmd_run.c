@@ -19,11 +19,11 @@
 struct run_args {
     bool quiet, profile, several_hosts;
     uint32_t ranks, threads, exit_on_stop;
-    uint32_t rank, launched; /* of a launcher's ranks; 0: there is none */
-    uint32_t local, nlocal;  /* the same on this host */
+    uint32_t rank, launched; /* rank and number of ranks from a launcher; launched 0: no launcher */
+    uint32_t local, nlocal;  /* the same for this host */
     const char *resume, *device, *gather;
     struct strings sets;
-    double patience; /* below 0: not given */
+    double patience; /* negative: not given */
     struct run_view *view;
 };
 
@@ -123,7 +123,7 @@ static void put_line(const char *title, const char *path)
     putchar('\n');
 }
 
-/* The command that goes on, with what this one was told. */
+/* Prints the command that resumes the run, with the options of this one. */
 static void show_resume(const struct run_args *args, const char *config, uint64_t ndone)
 {
     fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: ", (unsigned long long)ndone);
@@ -142,7 +142,7 @@ static void show_resume(const struct run_args *args, const char *config, uint64_
     fputc('\n', stderr);
 }
 
-/* The last line on stdout, before what follows on stderr. */
+/* Prints the last line on stdout; messages on stderr follow it. */
 static void show_done(const struct train_result *done)
 {
     if (done->ndone > done->nsteps)
@@ -165,7 +165,7 @@ static void show_done(const struct train_result *done)
 
 static int finish(const struct run_args *args, const char *config, const struct train_result *done)
 {
-    if (args->rank != 0) /* rank 0 reports for all; mpirun ends it if another rank exits with a failure */
+    if (args->rank != 0) /* rank 0 reports for all ranks; mpirun ends it if another rank exits with a failure */
         return EXIT_DONE;
     show_done(done);
     if (done->save_failed) {
@@ -258,7 +258,7 @@ static int check_patience(const struct run_args *args)
     return args->patience == 0 ? usage_error("--patience: found 0, wanted a number of seconds above 0") : OPTIONS_OK;
 }
 
-/* Other launchers are refused, as they would start one whole run for each rank. */
+/* Refuses other launchers, because they would start one whole run per rank. */
 static int check_launcher(const struct run_args *args)
 {
     static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
@@ -273,10 +273,10 @@ static int check_launcher(const struct run_args *args)
     return OPTIONS_OK;
 }
 
-/* All ranks of a launcher find the same mistake in their command line, and one of them reports it: each holds its
- * output back until it knows which. */
+/* All ranks of a launcher find the same mistake in their command line, and only one should report it. So each captures
+ * its stderr until it knows which one does. */
 struct captured_stderr {
-    int out, words; /* stderr itself, and the file that takes its place; -1: nothing is held */
+    int out, words; /* the real stderr, and the file that replaces it; -1: not captured */
 };
 
 static struct captured_stderr capture_stderr(const struct run_args *args)
@@ -339,7 +339,7 @@ int cmd_run(const struct command *self, int argc, char **argv)
     print_captured(&words, &args, status);
     if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
         status = usage_error("no memory");
-    stop_on_user_signal(); /* mpirun passes them on, and kills soon after SIGTERM */
+    stop_on_user_signal(); /* mpirun forwards these signals, and kills soon after SIGTERM */
     if (status == OPTIONS_OK)
         status = run(&args, at[0]);
     options_free(&line);

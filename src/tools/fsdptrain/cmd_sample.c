@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain sample`: goes on from prompts, and shows the text while it grows. */
+/* `fsdptrain sample`: continues prompts and shows the text while it grows. */
 #include "commands.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ struct sample_args {
     const char *adapter, *dtype, *system;
     struct strings prompts;
     uint32_t samples, threads, max_new_tokens;
-    double temperature, top_p, top_k, seed; /* below 0: not given */
+    double temperature, top_p, top_k, seed; /* negative: not given */
 };
 
 #define AT(field) offsetof(struct sample_args, field)
@@ -87,7 +87,8 @@ static const struct option sample_options[] = {
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
 
-/* From the model's folder and the command line, which counts more. Naming top-p or top-k means sampling. */
+/* Makes the sampling rule from the model's folder and the command line, which takes precedence. --top-p or --top-k
+ * implies sampling. */
 static int make_rule(const struct sample_args *args, const char *model, const struct fsdpck_options *fs,
                      struct sample_rule *rule, struct fsdpck_error *err)
 {
@@ -134,12 +135,12 @@ static double now(void)
 /* The state of a sample while its tokens arrive. */
 struct sample_progress {
     struct sample_out *out;
-    double first; /* when the first token was there */
+    double first; /* time of the first token; 0: none yet */
     struct fsdpck_error *err;
     int rc;
 };
 
-/* Nobody wants to hear more: a signal came, or the reader of standard output went away. */
+/* Returns true if nobody wants more output: a signal arrived, or the reader of stdout is gone. */
 static bool is_over(void)
 {
     return stop_signal || ferror(stdout);
@@ -186,7 +187,7 @@ static int run_prompts(const struct sample_args *args, struct sampler *s, const 
     return rc;
 }
 
-/* Everything that can be refused is refused before the weights are read. */
+/* Checks everything that can be refused before it reads the weights. */
 static int run(const struct sample_args *args, const char *typed)
 {
     struct fsdpck_error err = { 0 };

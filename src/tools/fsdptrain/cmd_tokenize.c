@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain tokenize`: ids, tokens and loss mask, to look at what a model will see. */
+/* `fsdptrain tokenize`: shows ids, tokens and loss mask, as a model sees them. */
 #include "commands.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ static const struct option tokenize_options[] = {
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };
 
-/* Printed as it comes, or kept for --json. */
+/* Prints each example at once, or collects them for --json. */
 struct example_printer {
     const struct tokenize_args *args;
     const struct tokenizer *tokenizer;
@@ -105,7 +105,7 @@ static int show_text(struct example_printer *s, const char *text, size_t nbytes,
     return rc;
 }
 
-/* Notes are no result: they go to stderr. */
+/* Prints a note on stderr, as notes are not part of the result. */
 static void tell_note(const char *file, uint64_t line, enum chat_note note)
 {
     struct report report = { 0 };
@@ -174,7 +174,7 @@ static bool ends_as_a_file(const char *typed)
     return false;
 }
 
-/* Whether typed is a path in an existing folder. */
+/* Returns true if typed is a path into an existing folder. */
 static bool has_folder(const char *typed)
 {
     struct stat st;
@@ -188,7 +188,7 @@ static bool has_folder(const char *typed)
     return stat(folder, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Refuses a word that looks like a path and names no file: rather a typo than text. */
+/* Refuses a word that looks like a path but names no file, because it is more likely a typo than text. */
 static int refuse_name(const struct tokenize_args *args, const char *typed, struct fsdpck_error *err)
 {
     struct stat st;
@@ -214,7 +214,7 @@ static int show_lines(struct example_printer *s, const struct chat *chat, const 
     return rc;
 }
 
-/* The file's bytes where there is such a file, else a copy of what was typed. */
+/* Returns the contents of the file if typed names one, else a copy of typed. */
 static int take_text(const struct tokenize_args *args, const char *typed, char **text, size_t *nbytes,
                      struct fsdpck_error *err)
 {

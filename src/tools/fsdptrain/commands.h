@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of fsdptrain, one file each: cmd_VERB.c. */
+/* The verbs of fsdptrain; each has its file, cmd_VERB.c. */
 #ifndef TOOLS_FSDPTRAIN_COMMANDS_H
 #define TOOLS_FSDPTRAIN_COMMANDS_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module is looked for beside the program, as in a build folder, then where an installed program has its libraries.
- */
+/* Finds the CUDA module: beside the program, as in a build folder, then in the library folder of an installation. */
 #include "device_arg.h"
 
 #include <stdbool.h>
@@ -10,7 +9,7 @@
 
 #define MODULE "libfsdptrain_cuda.so"
 
-/* What the driver makes when it finds a device; a container that is given some of several devices has it too. */
+/* The driver creates it when it finds a device. Containers with access to some of the devices have it too. */
 static const char device_file[] = "/dev/nvidiactl";
 
 static bool is_there(const char *folder, const char *rest, char path[PATH_MAX])

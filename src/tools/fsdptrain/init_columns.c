@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table of columns of common data sets. The first row whose columns all exist is taken. */
+/* Recognises the columns of common data sets. The first row of the table whose columns all exist is chosen. */
 #include "init_columns.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The start table, the lines of steps, and how long it will take: by the time since the first step that was shown,
- * saves and evaluations included. */
+/* Prints the start table, the lines of steps, and the remaining time. The estimate uses the time since the first step
+ * that was shown, including saves and evaluations. */
 #include "run_view.h"
 
 #include <inttypes.h>
@@ -55,7 +55,7 @@ static void __attribute__((format(printf, 2, 3))) put_row(const char *title, con
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     fprintf(stderr, "  %-11s ", title);
-    text_print(stderr, line); /* names of files are in it */
+    text_print(stderr, line); /* it contains file names, so it is escaped */
     fputc('\n', stderr);
 }
 
@@ -113,7 +113,7 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     put_steps(s);
 }
 
-/* How long the rest takes, once two steps were shown. */
+/* Writes the estimated remaining time, once two steps were shown. */
 static void tell_rest(struct run_view *v, const struct train_metrics *m, char *text, size_t nbytes)
 {
     char clock[TEXT_NBYTES];
@@ -129,13 +129,13 @@ static void tell_rest(struct run_view *v, const struct train_metrics *m, char *t
 
 enum { FIELD_NBYTES = 48 };
 
-/* A field of a step's line. On a narrow terminal the field with the highest order is dropped first. */
+/* A field of a step's line. On a narrow terminal, fields with higher order are dropped first. */
 struct field {
     char text[FIELD_NBYTES];
     unsigned order;
 };
 
-/* Numbers are shown whole or not at all. line: n * FIELD_NBYTES. */
+/* Joins the fields. A field is shown whole or not at all. line: room for n * FIELD_NBYTES. */
 static void join_fields(struct field *fields, size_t n, unsigned columns, char *line)
 {
     unsigned length = 0;
@@ -183,8 +183,8 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
     v->kept_ns = now_ns();
 }
 
-/* On a terminal a line stays for the first step and the last, for each twentieth of the run, and for each minute: the
- * history of the loss. */
+/* On a terminal, returns true for the steps whose line stays as a history of the loss: the first, the last, every
+ * twentieth part of the run, and one per minute. Elsewhere every line stays. */
 static bool keeps_line(const struct run_view *v, const struct train_metrics *m)
 {
     uint64_t every = v->nsteps / HISTORY_LINES > 0 ? v->nsteps / HISTORY_LINES : 1;

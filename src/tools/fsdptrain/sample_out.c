@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text goes out as soon as it is whole characters, so that a reader sees it grow; rates go to standard error. */
+/* Prints text as soon as its characters are complete, so that it grows visibly. Rates go to stderr. */
 #include "sample_out.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ struct sample_out {
     bool quiet, titled, complete, terminal;
     size_t prompt, nprompt;
     uint32_t number;
-    json_t *samples, *prompt_ids; /* NULL: not as JSON */
+    json_t *samples, *prompt_ids; /* NULL: without --json */
 };
 
 int sample_out_new(const struct tokenizer *t, bool json, bool quiet, bool titled, struct sample_out **out,
@@ -53,7 +53,7 @@ void sample_out_begin(struct sample_out *o, size_t prompt, uint32_t number, cons
     o->prompt_ids = o->samples ? list_of(o, ids->ids, ids->count) : NULL;
 }
 
-/* A file or a program gets the bytes as they are; a terminal gets control characters escaped. */
+/* A file or pipe gets the bytes unchanged; on a terminal, control characters are escaped. */
 static void put_text(const struct sample_out *o, const char *text, size_t nbytes)
 {
     if (o->terminal)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A prompt is text: what a shell or a pipe gave. Its last line's end is the pipe's, not the prompt's. */
+/* Reads prompts from the command line or a pipe. A newline at the end of the pipe does not belong to the prompt. */
 #include "sample_prompts.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts from the command line or from standard input. */
+/* Reads prompts from the command line or from standard input. */
 #ifndef TOOLS_SAMPLE_PROMPTS_H
 #define TOOLS_SAMPLE_PROMPTS_H
 
@@ -8,9 +8,9 @@
 
 #include "common/values.h"
 
-/* *out: a list of what sample_prompt_encode takes; owned by the caller. None typed: all of standard input is one. With
- * chat a text that is a JSON list of messages, or an object with "messages", is that conversation; system: a message
- * before each, or NULL. */
+/* *out: a list for sample_prompt_encode, owned by the caller. If typed is empty, all of standard input is one prompt.
+ * chat: a JSON list of messages, or an object with "messages", is a conversation. system: a message to insert before
+ * each, or NULL. */
 int sample_prompts_read(const struct strings *typed, bool chat, const char *system, json_t **out,
                         struct fsdpck_error *err);
 
