@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How building the token cache scales: cache MODEL DATA.jsonl WORKDIR [ROUNDS]. One thread, then as many threads and as
- * many processes as there are processors, as
- * `--ranks N` and mpirun have them; each from nothing, in turn, the best of ROUNDS (3) counts. Prints a line each;
- * checks that the files are equal. */
+/* Measures how building the token cache scales: cache MODEL DATA.jsonl WORKDIR [ROUNDS]. It builds with one thread,
+ * then with as many threads and as many processes as there are processors, as `--ranks N` and mpirun do. The variants
+ * alternate, each builds from scratch, and the best of ROUNDS (3) counts. Prints one line per variant; checks that the
+ * files are equal. */
 #include <glob.h>
 #include <sched.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Speed of `diff`'s comparison of elements on one core, where all of them differ: GB/s of one side, for each dtype with
+/* Measures how fast `diff` compares elements on one core when all of them differ: GB/s of one side, for each dtype with
  * itself and for some pairs. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the disk itself can do: reads or writes one file past the page cache, from memory in huge pages, some requests
- * at a time. Nothing is looked at.
+/* Measures the limit of the disk: reads or writes one file past the page cache, from memory in huge pages, with several
+ * requests in flight. The data are ignored.
  *
- *     disk read FILE        the whole of it, again and again into the same memory
- *     disk load FILE        the whole of it into memory of its own, which is touched for the first time
- *     disk write FILE N     N bytes to a new FILE, and syncs it
+ *     disk read FILE        read all of it, repeatedly into the same memory
+ *     disk load FILE        read all of it into its own memory, which is touched for the first time
+ *     disk write FILE N     write N bytes to a new FILE and fsync it
  *
- * dd's requests go to memory in pages of 4 KiB, which costs some virtual disks two thirds of their rate: this is the
- * limit, dd is not. What is written is no run of equal bytes, and comes from more memory than a processor has in its
- * caches, as a real file's bytes do. */
+ * dd does not show this limit: its requests use memory in pages of 4 KiB, which costs some virtual disks two thirds of
+ * their rate. The bytes written vary and come from more memory than a processor's caches hold, like those of a real
+ * file. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>

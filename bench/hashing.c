@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine's checksums cost: CPU seconds per GB for XXH3-128 of 64 KiB blocks, for CRC-32, and for both in one
- * pass over a payload in memory. Prints one JSON object. */
+/* Measures the cost of the engine's checksums: CPU seconds per GB for XXH3-128 of 64 KiB blocks, for CRC-32, and for
+ * both in one pass over a payload in memory. Prints one JSON object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

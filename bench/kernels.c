@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GFLOP/s of the kernels at the shapes of SmolLM2-135M and some larger: products against one plain oneDNN call with as
- * many threads, attention, the head, and the element-wise ones in GB/s. Usage: kernels [THREADS [cpu]]. Best of
- * interleaved rounds: other work on the machine only ever makes a round slower. With "cpu", processor time is counted:
- * for one thread on a machine that is not idle. */
+/* Measures the kernels at the shapes of SmolLM2-135M and some larger ones: products in GFLOP/s beside one plain oneDNN
+ * call with as many threads, attention, the head, and element-wise kernels in GB/s. Usage: kernels [THREADS [cpu]]. The
+ * best of interleaved rounds counts, because other work on the machine only makes a round slower. "cpu" counts
+ * processor time: for one thread on a machine that is not idle. */
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 #include <oneapi/dnnl/dnnl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory gives to a loop that only reads: bytes a second with so many threads, the best of several passes, on huge
- * pages where there are any. usage: read BYTES THREADS. Prints one number, in GB/s. */
+/* Measures memory bandwidth for a loop that only reads: the best of several passes with a given number of threads, on
+ * huge pages if available. usage: read BYTES THREADS. Prints one number, in GB/s. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rank of a job does at start-up, timed: opens a model, plans, and reads its slices into memory. Prints one
+/* Times what one rank of a job does at start-up: it opens a model, plans, and reads its slices into memory. Prints one
  * JSON object.
  *
  *     slices MODEL rows|columns|whole|plan|open RANK NRANKS [THREADS]
  *
- * rows: shard(0) of every tensor; columns: shard(1), of a vector shard(0); whole: everything; plan: rows, planned and
- * not read; open: not even planned. The time has the memory in it, its first touch too. */
+ * rows: shard(0) of every tensor; columns: shard(1), or shard(0) of a vector; whole: everything; plan: plan rows, read
+ * nothing; open: open only. The time includes allocating the memory and touching it for the first time. */
 #include <fsdpck/fsdpck.h>
 
 #include <stdio.h>

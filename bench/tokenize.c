@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text to ids on one thread: tokenize TOKENIZER.json TEXT [IDS]. Prints seconds, bytes and tokens of the best of three
- * passes as one JSON object; writes the ids as 32-bit numbers to IDS, for comparing. */
+/* Tokenizes text on one thread: tokenize TOKENIZER.json TEXT [IDS]. Prints seconds, bytes and tokens of the best of
+ * three passes as one JSON object. Writes the ids as 32-bit numbers to IDS, for comparison. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wrappers (failing_malloc.h). Each only decides whether it is its turn. */
+/* See failing_malloc.h. Each wrapper only decides whether its call fails. */
 #include "failing_malloc.h"
 
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocations of the library that fail at a chosen one. The program is linked with --wrap for each function that the
- * library allocates with; jansson is told to use them too. Thread-safe, but a count means something with one thread
- * only. */
+/* Makes a chosen allocation of the library fail. The test is linked with --wrap for each function that the library
+ * allocates with, and jansson is set to use them too. Thread-safe, but the count is reproducible with one thread only.
+ */
 #ifndef TESTS_FAILING_MALLOC_H
 #define TESTS_FAILING_MALLOC_H
 

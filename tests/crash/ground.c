@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What verbs start from (verbs.h): the old model and the new one, as each kind of source. */
+/* Prepares the start of each verb (verbs.h): the old and the new model, as each kind of source. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

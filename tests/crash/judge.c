@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a verb left behind (verbs.h): the old state, the new one, or neither, and what is cleared up. */
+/* Judges what a verb left behind (verbs.h): the old state, the new one, or neither, and which temporaries are cleaned.
+ */
 #include "verbs_impl.h"
 
 #include <stdio.h>

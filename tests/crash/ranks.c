@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as threads (ranks.h). Knows how tensors are cut among ranks, and nothing of files. */
+/* Ranks as threads (ranks.h). Knows how tensors are cut among ranks; knows nothing of files. */
 #include "ranks.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save by several ranks in one process: a thread each, and a barrier that gives up when one is gone. */
+/* A save by several ranks in one process: one thread per rank, and a barrier that fails when a rank is gone. */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operations a sweep visits: all of them up to 200, then every 7th. Under sanitizers, which make each run many
- * times slower, fewer. */
+/* Chooses the operations that a sweep visits: all of the first 200, then every 7th. Sanitizers slow each run down many
+ * times, so under them a sweep visits a fifth. */
 #ifndef TESTS_SWEEP_H
 #define TESTS_SWEEP_H
 

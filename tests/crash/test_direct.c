@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct reads and writes on a file system that is strict about them: every offset, length and address must be a
- * multiple of the page, and transfers come short as they please. Simulated, so that it is the same wherever the test
- * runs. */
+/* Direct I/O on a strict file system: every offset, length and address must be a multiple of the page size, and
+ * transfers may be short. The file system is simulated, so that the test does not depend on the machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, and each of its operations fails once: ENOSPC, EIO, EACCES, ENOMEM, an interruption, a short transfer.
- * Either that is harmless and the new output stands, or the verb says what failed and where, and leaves everything as
- * it was. */
+/* Every verb, with each of its operations failing once: ENOSPC, EIO, EACCES, ENOMEM, EINTR, a short transfer. Either
+ * the fault is harmless and the new output is complete, or the verb reports what failed and where, and leaves
+ * everything unchanged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world changes under a verb: files of the source shrink, grow or are replaced while it reads them; the place of
- * the output cannot be written, or is full. Either the output is right, or the error names the file, and nothing is
- * left. */
+/* Files change under a verb: source files shrink, grow or are replaced while it reads them; the output's folder is not
+ * writable, or is full. Either the output is correct, or the error names the file and nothing is left over. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File systems that give a file another name while it is open, instead of removing it (.fuse_hidden…, .nfs…): its
- * folder cannot go before it is closed. Every verb must have closed what it replaces, and what somebody else holds open
- * must not be waited for. */
+/* File systems that rename an open file instead of removing it (.fuse_hidden…, .nfs…): its folder cannot be removed
+ * before the file is closed. Every verb must close what it replaces, and must not wait for files that another process
+ * keeps open. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

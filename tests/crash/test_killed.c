@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, killed before each of its operations: what stands under the output's name is wholly the old one or wholly
- * the new one, what lies about is seen and removed, and the next attempt succeeds: also when it is killed too. */
+/* Every verb, killed before each of its operations. The output is wholly old or wholly new, left-over files are found
+ * and removed, and the next attempt succeeds, even after a second kill. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

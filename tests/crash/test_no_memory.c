@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of every verb fails once: the verb says that memory is out, and leaves everything as it was. Leaks
- * and wild pointers on the way are for AddressSanitizer to find. */
+/* Every verb, with each of its allocations failing once. The verb reports that it is out of memory and leaves
+ * everything unchanged. AddressSanitizer finds leaks and wild pointers on the way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An output of one kind replaces one of another, in place and by exchange: afterwards there is the same, whatever was
- * replaced. Killed before each of the last operations, and before some of the others: what can be read is wholly the
- * old one or wholly the new one. */
+/* An output of one kind replaces one of another, in place and by exchange. The result is the same whatever was
+ * replaced. Killed before each of the last operations and before some others, the verb leaves a readable output that is
+ * wholly old or wholly new. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

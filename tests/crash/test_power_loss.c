@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, and the power goes after each of its changes: what was not fsynced is lost, half there, or reordered. The
- * output is wholly the old one or wholly the new one, and the new one once the verb has returned. And the proof that
- * this can fail: without any one of its fsyncs, it does. */
+/* Every verb, with a power loss after each of its changes: whatever was not fsynced is lost, partly written or
+ * reordered. The output is wholly old or wholly new, and new once the verb has returned. A control shows that the test
+ * can fail: it does if any one fsync is left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs whole verbs (verbs.h). Uses the public side of the library only. */
+/* Runs whole verbs (verbs.h). Uses only the public interface of the library. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the library, whole, on a model of a few tensors: each is run from its old state through an I/O table of
- * the test's, and what it leaves is judged. Shared by the tests that kill, cut the power and fail operations. All of it
- * aborts when the system refuses. */
+/* Runs the verbs of the library on a model of a few tensors: each starts from its old state, through an I/O table of
+ * the test, and its result is judged. Shared by the tests that kill, lose power and inject faults. All functions abort
+ * on a system error. */
 #ifndef TESTS_VERBS_H
 #define TESTS_VERBS_H
 

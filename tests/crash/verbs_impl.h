@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files behind verbs.h call of each other. */
+/* Functions shared by the files behind verbs.h. */
 #ifndef TESTS_VERBS_IMPL_H
 #define TESTS_VERBS_IMPL_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C,
- * and a bias that runs along D's rows. */
+/* See hosted.h: cuBLASLt as plain loops. Matrices are column-major; D = alpha * op(A) * op(B) + beta * C, plus a bias
+ * along D's rows. */
 #include "hosted.h"
 
 #include <cublasLt.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: graphs of a stream's work. What may not be captured ends the program or spoils the capture, as the CUDA
- * Runtime API's documentation has it. */
+/* See hosted.h: CUDA graphs of a stream's work. Calls that must not be captured end the program or invalidate the
+ * capture, as the documentation of the CUDA Runtime API says. */
 #include "hosted_stream.h"
 
 #include <stdlib.h>

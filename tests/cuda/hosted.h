@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA runtime, cuBLASLt and NCCL in the host's memory, as far as the CUDA row uses them: so that what wraps them
- * runs without a GPU, and its failures can be had on demand. Everything is done when the call returns; the kernels are
- * the shim's. What NVIDIA's libraries would answer with an error is answered so; what they leave undefined ends the
- * program with a word. The environment says how a device is: FSDPTRAIN_HOSTED_FREE, its bytes (8 GiB);
- * FSDPTRAIN_HOSTED_MAJOR, its compute capability (9); FSDPTRAIN_HOSTED_SEEN=own or =first, that a process which mpirun
- * started sees but that device; FSDPTRAIN_HOSTED_REFUSE=1, that there are no kernels for products which are not aligned
- * to 16 bytes. */
+/* A CUDA runtime, cuBLASLt and NCCL in host memory, as far as the CUDA backend uses them, so that their wrappers run
+ * without a GPU and failures can be injected. Every call completes before it returns; the shim runs the kernels. Calls
+ * that NVIDIA's libraries reject return the same error; calls with undefined behaviour end the program with a message.
+ * Environment variables configure the device: FSDPTRAIN_HOSTED_FREE, its bytes (8 GiB); FSDPTRAIN_HOSTED_MAJOR, its
+ * compute capability (9); FSDPTRAIN_HOSTED_SEEN=own or =first makes only that device visible to a process that mpirun
+ * started; FSDPTRAIN_HOSTED_REFUSE=1 removes the kernels for products that are not aligned to 16 bytes. */
 #ifndef CUDA_HOSTED_H
 #define CUDA_HOSTED_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream as the runtime's files see it. Work counts as under way until somebody waits for it, or asks a second time.
- */
+/* A stream as the files of the hosted runtime see it. Work counts as in flight until a call waits for it or polls it
+ * twice. */
 #ifndef CUDA_HOSTED_STREAM_H
 #define CUDA_HOSTED_STREAM_H
 

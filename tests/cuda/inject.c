@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls as they are made: counted, and failing on demand. */
+/* Counts calls, and makes a chosen one fail. */
 #include "hosted.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a kernel of the shim starts on a hosted stream, by CUDA's rules. */
+/* Launches a kernel of the shim on a hosted stream, by CUDA's rules. */
 #include "cuda/shim/shim.h"
 
 #include "hosted.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: NCCL for ranks of one host. Communicators do not block: what is asked is under way when the call
- * returns, and goes on when somebody asks how it stands. Two ranks on one device are refused, as NCCL does. */
+/* See hosted.h: NCCL for ranks of one host. Communicators are non-blocking: an operation is in flight when its call
+ * returns, and advances when its status is polled. Two ranks on one device are rejected, as by NCCL. */
 #include "boxes.h"
 #include "hosted.h"
 

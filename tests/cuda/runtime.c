@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: the runtime. The CUDA Runtime API's own documentation says which call asks for which current device. */
+/* See hosted.h: the CUDA runtime. The documentation of the CUDA Runtime API says which calls require which current
+ * device. */
 #include "hosted_stream.h"
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes for the forger in Python: a line of hex digits in, the XXH3-128 of those bytes out, until the end of the
- * input. */
+/* Hashes for the Python script that forges checkpoints: for each line of hex digits on stdin, prints the XXH3-128 of
+ * those bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small things for targets. Knows nothing of the library. */
+/* Helpers of fuzz targets. Knows nothing of the library. */
 #include "fuzz.h"
 
 #include <string.h>

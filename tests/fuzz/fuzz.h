@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the fuzz targets share. A target is one file with LLVMFuzzerTestOneInput(); libFuzzer or replay.c calls it. A
- * property that does not hold ends the process: that is what both look for. */
+/* Shared by the fuzz targets. A target is one file with LLVMFuzzerTestOneInput(), which libFuzzer or replay.c calls. A
+ * violated property aborts the process, which both detect. */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One stored block: whatever it is, it decodes to just as many bytes as it should, or to none; and whatever bytes there
- * are, they come back. The input begins with a dtype and the decoded size (a byte, and two). */
+/* One stored block. Properties: any bytes decode to exactly the expected size or are refused; encoding and decoding any
+ * bytes gives them back. The input begins with a dtype and the decoded size (one byte, and two). */
 #include "base/block_codec.h"
 #include "base/hash.h"
 #include "fuzz.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements: random mesh, placements and shape, decoded from the input. Property: over all ranks of the mesh, owners
- * hold every element exactly once; every replica holds it; boxes come in row-major order. */
+/* Placements: the input encodes a mesh, placements and a shape. Properties: over all ranks of the mesh, owners hold
+ * every element exactly once; every replica holds it; boxes come in row-major order. */
 #include <string.h>
 
 #include <fsdpck/tensor.h>

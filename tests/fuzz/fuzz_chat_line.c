@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line of data.train through a tokenizer and template of the goldens. Properties: a document has as many ids as
- * labels, a label is -1 or the id; a line that is refused leaves nothing behind. */
+/* A line of data.train, through a tokenizer and a template of the goldens. Properties: a document has as many ids as
+ * labels; a label is -1 or the id; a refused line leaves nothing behind. */
 #include <string.h>
 #include <train/chat.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rewriting the dtypes of a config.json. Properties: the result is JSON where the input was; nothing but dtypes
- * changes; doing it twice changes nothing; what it says of tied embeddings is what jansson sees. */
+/* Rewrites the dtypes of a config.json. Properties: valid JSON stays valid; only dtypes change; a second rewrite
+ * changes nothing; the reported embedding tie agrees with jansson. */
 #include <string.h>
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of data, lines or an array, plain, gzip, Zstandard, or broken: its lines, and its parts. Properties: the parts
- * are the lines, in order, whether every part is taken or only some; where the one fails, so does the other. */
+/* A data file, with lines or an array, plain, gzip, Zstandard, or broken; read by lines and by parts. Properties: the
+ * parts give the same lines in order, whether all parts are read or only some; both ways fail on the same files. */
 #include <string.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the source tree as files in memory: what stands beside the file that a target makes up. */
+/* Loads files of the source tree as files in memory, beside the file that a target makes up. */
 #include "fuzz_source.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Globs: the input is pattern, newline, name. Property: fsdpck_glob_match(), which goes back to the last '*' only, says
- * what a table of all ways to match says; from a pattern that matches to the name no edit is needed. */
+/* Globs: the input is pattern, newline, name. Properties: fsdpck_glob_match(), which backtracks to the last '*' only,
+ * agrees with a table of all ways to match; a pattern that matches a name has edit distance 0 from it. */
 #include <string.h>
 
 #include "fuzz.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face folder: the input is its model.safetensors.index.json; two sound files and a config.json lie beside
- * it. */
+/* A Hugging Face folder: the input is its model.safetensors.index.json, beside two valid files and a config.json. */
 #include <string.h>
 
 #include "fuzz.h"

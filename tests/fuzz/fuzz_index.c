@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.json of an fsdpck directory. The input is the document without its last 43 bytes: the hash is put behind it
- * here, or no change of a byte would ever get past it. The shard files beside it are sound. */
+/* index.json of an fsdpck directory. The input is the document without its last 43 bytes: the target appends the hash,
+ * as otherwise no change would get past it. The shard files beside it are valid. */
 #include <string.h>
 
 #include "base/json_write.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One item of a .distcp file: a torch.save zip with its data.pkl, or a zstd stream of one. The input begins with dtype,
- * number of dimensions and sizes (a byte each), for which a .metadata is written here; the zip is the rest. */
+ * number of dimensions and sizes (one byte each), from which the target writes a .metadata; the zip is the rest. */
 #include <string.h>
 
 #include "torch/dcp/metadata.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The JSON reader against jansson: what one takes, the other takes, and both mean the same by it. Known differences:
- * jansson has no depth cap of 64, refuses numbers that no long long or double holds, and passes over a NUL byte after a
- * number. */
+/* The JSON reader against jansson: both accept the same documents, with the same values. Known differences: jansson has
+ * no depth cap of 64, refuses numbers that fit neither long long nor double, and ignores a NUL byte after a number. */
 #include <string.h>
 
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json and tensor names: the input is a configuration, a NUL, and names, one a line. Properties: a
- * configuration that is taken answers for every module, and is taken again as it is written, with the same answers; a
- * name that is understood is understood the same without its wrappers. */
+/* adapter_config.json and tensor names: the input is a configuration, a NUL, and names, one per line. Properties: an
+ * accepted configuration answers for every module; written out again, it is accepted with the same answers; a name
+ * parses the same without its wrappers. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PyTorch DCP directory: the input is its .metadata; the .distcp files beside it are the ones that torch 2.15 wrote.
- */
+/* A PyTorch DCP directory: the input is its .metadata, beside .distcp files that torch 2.15 wrote. */
 #include "fuzz.h"
 #include "fuzz_source.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pickle reader alone. Properties: every node is of a kind, its children are nodes, text is what it says; what was
- * read up to STOP reads the same without what follows; only allowed names come through. */
+/* The pickle reader alone. Properties: every node has a known kind, its children are nodes, and its text is valid; the
+ * bytes after STOP do not matter; only allowed names are accepted. */
 #include <string.h>
 
 #include "fuzz.h"

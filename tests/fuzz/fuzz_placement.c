@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --mesh and --placement: the first line of the input is the mesh, every other one a rule. Properties: what parses is a
- * mesh that exists and rules on its dimensions; a placement's text is read as the same placement; tensors get
- * placements that they can have, or none. */
+/* --mesh and --placement: the first line of the input is the mesh, every other one a rule. Properties: accepted text
+ * gives a valid mesh and rules on its dimensions; formatting and parsing a placement gives it back; tensors get valid
+ * placements, or an error. */
 #include <string.h>
 
 #include "placement.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch.save files. The input's first byte is a number of ranks: 0 for a file that stands for itself, else every rank's
- * file is the rest of it. */
+/* torch.save files. The first byte of the input is the number of ranks: 0 for a single file, else every rank's file is
+ * the rest of the input. */
 #include <stdio.h>
 
 #include "fuzz.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of a stored tensor into strided memory, against one element at a time. Properties: each byte of the place is
- * the tensor's, no byte beside it is touched, the plan counts the same bytes, and a range of elements in row-major
- * order is that range. */
+/* Reads boxes of a stored tensor into strided memory, against a copy of single elements. Properties: every byte of the
+ * destination is the tensor's; no byte outside is touched; the plan counts the same bytes; a range of elements in
+ * row-major order is that range. */
 #include <string.h>
 
 #include "engine/fetch.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A safetensors file: the whole of it is the input. Property besides fuzz_source()'s: tensors lie in the file, after
- * the header, and share no byte. */
+/* A safetensors file: the input is the whole file. Property besides those of fuzz_source(): tensors lie inside the
+ * file, after the header, and do not overlap. */
 #include <stdlib.h>
 
 #include "fuzz.h"

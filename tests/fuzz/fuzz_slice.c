@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --slice: the input is the number of dimensions, their sizes (a byte each), then the text. Property: what parses is a
- * box inside the shape, and its size is counted right. */
+/* --slice: the input is the number of dimensions, their sizes (one byte each), then the text. Property: an accepted
+ * slice is a box inside the shape, with the right number of elements. */
 #include "slice.h"
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pass of a careful reader over a checkpoint in memory. Properties: what opens has a consistent catalogue; a part
- * of a tensor is that part of the whole; a plan counts what a read needs; what verify finds clean can be opened and
- * read; no descriptor is left open. */
+/* Reads a checkpoint in memory once, in every way. Properties: an opened source has a consistent catalogue; a part of a
+ * tensor equals that part of the whole; a plan counts what the read needs; a checkpoint without problems for verify can
+ * be opened and read; no descriptor stays open. */
 #include "fuzz_source.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that a reader does with a checkpoint, done to files in memory: open, look at the catalogue, plan, read,
- * verify. What must hold of any bytes is checked: see fuzz_source.c. */
+/* Everything that a reader does with a checkpoint, on files in memory: open, list, plan, read, verify. fuzz_source.c
+ * checks the properties that must hold for any bytes. */
 #ifndef TESTS_FUZZ_SOURCE_H
 #define TESTS_FUZZ_SOURCE_H
 

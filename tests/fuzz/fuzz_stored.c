@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lays a tensor out in chunks, byte by byte, and answers where they are. Written to be obviously right; uses the
- * library only to make the source that is put under test. */
+/* Lays out a tensor in chunks, byte by byte, and locates the chunks. Written to be obviously correct; uses the library
+ * only to create the source under test. */
 #include "fuzz_stored.h"
 
 #include <string.h>

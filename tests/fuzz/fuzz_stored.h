@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor of random elements, cut in chunks that lie in files in memory in every way that a format can have them: a
- * source for targets that are about the engine. The input decides everything. */
+/* A tensor of random elements, cut into chunks that lie in files in memory in every way that a format allows: a source
+ * for targets that test the engine. The input decides everything. */
 #ifndef TESTS_FUZZ_STORED_H
 #define TESTS_FUZZ_STORED_H
 

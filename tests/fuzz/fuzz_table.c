@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shard file: the input is all of rank 0's, and begins where the file does. Its trailer's hashes are put right here,
- * and an index.json that knows size and hash is written around it, or no change of a byte would ever get past them; the
- * other ranks' files are sound. Property besides fuzz_source()'s: what reads as a table is what FORMAT.md section 3.2
- * says. */
+/* A shard file: the input is rank 0's whole file. The target corrects the hashes in its trailer and writes an
+ * index.json with its size and hash, as otherwise no change would get past them. The files of the other ranks are
+ * valid. Property besides those of fuzz_source(): an accepted table agrees with FORMAT.md section 3.2. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A template, the byte 0xff, the context as JSON. Properties: it ends; an error is told; spans lie in order in the
- * text; twice is the same. */
+/* A template, the byte 0xff, the context as JSON. Properties: rendering ends; an error has a message; spans lie in
+ * order inside the text; a second run gives the same. */
 #include <jansson.h>
 #include <string.h>
 

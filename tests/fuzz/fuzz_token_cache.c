@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The body of a token cache, between a header and an end that are right, its sections' hashes put right where that can
- * be. Properties: what is sound has documents within the bytes, as many as their counts say; what is not leaves nothing
+/* The body of a token cache between a valid header and end; the hashes of its sections are corrected where possible.
+ * Properties: an accepted cache has documents inside the bytes, as many as it counts; a refused one leaves nothing
  * behind. */
 #include <stdlib.h>
 #include <string.h>

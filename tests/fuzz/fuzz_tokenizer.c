@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json, the byte 0xff, a text. Properties: ids are the tokenizer's; tokens begin in order and in the text;
- * what comes from the cache of words is what was merged; text that is no UTF-8 is refused; every list of ids can be
+/* tokenizer.json, the byte 0xff, a text. Properties: ids belong to the tokenizer; tokens begin in order, inside the
+ * text; the cache of words gives the same as merging; text that is not UTF-8 is refused; every list of ids can be
  * decoded. */
 #include <string.h>
 #include <train/tokenizer.h>

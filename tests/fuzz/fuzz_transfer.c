@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stored tensor through the engine into chunks cut another way, against one element at a time. Properties: lanes hold
- * every chunk and cover every element; payloads, block hashes, CRC-32s and content ids are those of the tensor's
+/* A stored tensor through the engine, into chunks with another cut, against a copy of single elements. Properties:
+ * lanes contain every chunk and cover every element; payloads, block hashes, CRC-32s and content ids match the tensor's
  * elements; no byte outside payloads and hashes is touched. */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as typed on the command line: sizes, counts, numbers, lists, pairs. Properties: a value written out plainly is
- * read as the same; a list's parts joined give the list; distances are distances. */
+/* Values of the command line: sizes, counts, numbers, lists, pairs. Properties: a value printed in full parses to
+ * itself; the parts of a list, joined, give the list; name distances are at most 64, and 0 from a name to itself. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader of STORED zips alone: the file is two bytes of something else, then the input. Property: records lie
- * inside it, share no byte, and have different names. */
+/* The reader of STORED zips alone: the file is two other bytes, then the input. Properties: records lie inside it, do
+ * not overlap, and have different names. */
 #include <string.h>
 
 #include "fuzz.h"

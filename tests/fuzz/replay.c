@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a fuzz target over its corpus, as an ordinary test: replay CORPUS. The inputs are the files of the folder
- * CORPUS, which people named, and the members of CORPUS.tar, which fuzzers found; either may be missing. */
+/* Runs a fuzz target over its corpus as an ordinary test: replay CORPUS. The inputs are the files of the folder CORPUS,
+ * which people named, and the members of CORPUS.tar, which fuzzers found. Either may be missing. */
 #include <dirent.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with
- * the median of some rounds, and how far the fastest and the slowest were apart, as a share of it. Shapes of an 8B
- * Llama, bf16. What only reads and writes has several times what a cache holds.
+/* Measures a module's kernels on its first device, and a plain copy on that device for comparison. Prints one JSON
+ * object per line: the median of some rounds, and the spread between fastest and slowest as a share of the median.
+ * Shapes are those of an 8B Llama in bf16. Kernels that only read and write use several times the size of a cache.
  *
  *     gpu_kernels MODULE.so [SMALL [attention]]
  *
- * SMALL: shapes so many times smaller, to try the program itself on a slow device; attention: that kernel alone. */
+ * SMALL: divides the shapes, to try the program itself on a slow device; attention: runs only that kernel. */
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <kernels/ops.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of kernels share: matrices with gaps between rows, random but the same each time, and runs of one test at
- * every number of threads and every instruction set, whose results must be the same bits for any number of threads. */
+/* Shared by the kernel tests: random but reproducible matrices with gaps between rows; and runs of one test with every
+ * number of threads and every instruction set. Results must not depend on the number of threads, to the bit. */
 #ifndef KERNELS_HARNESS_H
 #define KERNELS_HARNESS_H
 

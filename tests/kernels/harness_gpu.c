@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row as it is as the device under test, with what warpgroups do or, by RIG_WARPGROUPS, without: on a GPU,
- * without which it says so and exits 77, or on hosted libraries (../cuda). Memory is managed, so that tests read what
- * kernels wrote, and launches wait for their end, so that they may read it at once. */
+/* The CUDA backend as the device under test, with the kernels for warpgroups unless RIG_WARPGROUPS is false. It runs on
+ * a GPU (without one it says so and exits 77) or on hosted libraries (../cuda). Memory is managed, so that tests can
+ * read what kernels wrote, and launches are synchronous, so that they can read it at once. */
 #include "harness.h"
 
 #include "cuda/device.h"

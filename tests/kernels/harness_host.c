@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of tests whose device reads the host's. */
+/* Memory for tests whose device uses host memory. */
 #include "harness.h"
 
 #include <stdlib.h>

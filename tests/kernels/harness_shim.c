@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row on the shim as the device under test, as one with warpgroups or, by RIG_WARPGROUPS, without. Other bits
- * in another order of threads are a race. */
+/* The CUDA backend on the shim as the device under test, with the kernels for warpgroups unless RIG_WARPGROUPS is
+ * false. If another order of threads gives other bits, the kernel has a race. */
 #include "harness.h"
 
 #include "cuda/shim/device.h"

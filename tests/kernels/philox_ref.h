@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout's factor of one element, straight from design: counter, block, word, uniform. */
+/* Dropout factor of one element, computed directly from the definition: counter, block, word, uniform number. */
 #ifndef PHILOX_REF_H
 #define PHILOX_REF_H
 

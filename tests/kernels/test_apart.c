@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of a device that is apart: recordings, where what is put on a stream is kept and replayed, or there is none
- * and nothing was done; and streams that go ahead of others, which have no scratch. */
+/* Streams of a device with separate memory. Recordings: work is recorded and replayed, or recording is unsupported and
+ * nothing is done. High-priority streams, which have no scratch. */
 #include "harness.h"
 
 #include <stdlib.h>

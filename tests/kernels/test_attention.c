@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention against a plain fp64 reference that stores T×T, its gradients too; these against finite differences;
- * documents do not see each other. */
+/* Attention and its gradients against a plain fp64 reference that stores T×T. The reference's gradients are checked
+ * against finite differences. Documents must not see each other. */
 #include "harness.h"
 
 #include <math.h>

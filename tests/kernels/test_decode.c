@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with one vector, and the attention of one token, against fp64. */
+/* Matrix-vector products, and the attention of one token, against fp64. */
 #include "harness.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DoRA's norms, scaling and magnitude's gradient against fp64. */
+/* DoRA against fp64: norms, scaling, and the gradient of the magnitude. */
 #include "harness.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA's thin products by segments, with dropout, against fp64. */
+/* LoRA's low-rank products by segments, with dropout, against fp64. */
 #include "harness.h"
 #include "philox_ref.h"
 

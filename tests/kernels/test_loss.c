@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-entropy, and the head by chunks, against fp64: all rows or chosen ones, frozen or not, with LoRA and dropout.
- */
+/* Cross-entropy and the chunked head against fp64: all rows or selected ones, frozen or not, with LoRA and dropout. */
 #include "harness.h"
 #include "philox_ref.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy or a
- * product it did not wait for, give other results than the sound ones (the latter two where they come late); one whose
- * products read what was not published ends; and the sound ones give theirs in every order of threads. */
+/* Tests that the shim detects faults. A kernel without its barrier gives different results, and so does one that reads
+ * a copy or a product before waiting for it (if these complete late). A kernel whose products read unpublished copies
+ * is stopped. Correct kernels give correct results in every order of threads. */
 #include "cuda/shim/device.h"
 #include "cuda/warpgroup.cuh"
 

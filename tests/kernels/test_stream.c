@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools, streams, events, memory: what kernels run on. */
+/* Pools, streams, events and memory of the kernels. */
 #include "harness.h"
 
 #include <kernels/memory.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts and exports through the library on a file system that is poor in three ways: no direct I/O, no reserving of
- * space, and no fsync; and that keeps holes: blocks of zeros are not written. So outputs of many gigabytes of zeros
- * cost nearly nothing. Knows nothing of what is converted.
+/* Converts and exports through the library on a limited file system: no direct I/O, no preallocation, no fsync. It
+ * leaves holes for blocks of zeros, so outputs of many gigabytes of zeros cost nearly nothing. Knows nothing of the
+ * data.
  *
  * usage: sparse convert SOURCE OUT RANKS | sparse export SOURCE OUT */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table that fails on purpose: counting, failing, lying. What it records, and the model of power loss, is in
- * power_loss.c. */
+/* An I/O table that counts operations and makes them fail or lie. power_loss.c has its record of changes and the model
+ * of power loss. */
 #include "faulty_io.h"
 
 #include <errno.h>

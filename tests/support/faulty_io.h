@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An I/O table for tests that stands before the POSIX one: it counts operations, fails or stops at a chosen one, and
- * keeps a record of all changes below one directory from which it can tell what a loss of power could have left there.
+/* An I/O table for tests, in front of the POSIX one. It counts operations, fails or stops at a chosen one, and records
+ * all changes below one directory, from which it derives what a power loss could leave there.
  *
- * The model of power loss. Bytes of a file are safe when the file was fsynced after they were written; others may be
- * there, missing, half there, or zero. A name (made, removed, renamed, exchanged) is safe when its directory was
- * fsynced afterwards; each other change of names may or may not have happened, in any combination that the file system
- * could have reached. One rename or exchange is never half done. An fsync of a file does not save its name. The table
- * may be used by several threads; the rest wants them gone. */
+ * The model of power loss. Bytes of a file are safe if the file was fsynced after they were written; others may be
+ * present, missing, partly written, or zero. A name (created, removed, renamed, exchanged) is safe if its directory was
+ * fsynced afterwards. Any other change of a name may or may not have happened, in any combination that the file system
+ * could have reached. A single rename or exchange is atomic. An fsync of a file does not make its name safe. Several
+ * threads may use the table; the other functions require that they have ended. */
 #ifndef TESTS_FAULTY_IO_H
 #define TESTS_FAULTY_IO_H
 

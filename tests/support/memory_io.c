@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The I/O table over an array of names and bytes. A descriptor is the file's number: readers never depend on a
- * position. */
+/* The I/O table over an array of names and bytes. A descriptor is the number of the file, because readers never use a
+ * file position. */
 #include "memory_io.h"
 
 #include <assert.h>

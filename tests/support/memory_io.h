@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small file system in memory behind the I/O table: names with bytes, read-only but for files that a test has given
- * room for. Directories are the prefixes of names. Every operation has bounds of its own, so a reader that trusts a
- * file too much meets an error and no luck. Not thread-safe. */
+/* A small file system in memory behind the I/O table. Files are read-only, except those for which a test reserved
+ * space. Directories are the prefixes of names. Every operation checks bounds, so a reader that trusts a file too much
+ * always gets an error. Not thread-safe. */
 #ifndef TESTS_MEMORY_IO_H
 #define TESTS_MEMORY_IO_H
 

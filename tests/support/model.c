@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models, and what is true of them. Written to be obviously right rather than fast; knows no checkpoint format
- * but safetensors. */
+/* Random models and their reference values. Written to be obviously correct rather than fast; knows no checkpoint
+ * format but safetensors. */
 #include "model.h"
 
 #include <stdio.h>

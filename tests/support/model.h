@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models for tests: tensors with their bytes in memory, a safetensors file of them, and the plain
- * element-by-element truth that readers and writers are held against. Uses nothing of the library but its list of
- * element types. All of it aborts when the system refuses. */
+/* Random models for tests: tensors with their bytes in memory, a safetensors file of them, and an element-by-element
+ * reference for readers and writers. Of the library it uses only the list of element types. All functions abort on a
+ * system error. */
 #ifndef TESTS_MODEL_H
 #define TESTS_MODEL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A source that a test reads: what fails ends the test with the error's words. */
+/* Opens a source for a test. A failure ends the test with the error's message. */
 #ifndef TESTS_OPENED_H
 #define TESTS_OPENED_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of power loss (faulty_io.h says what it is). Everything is kept in memory as a list of events on numbered
- * nodes; the tree that a crash leaves is worked out from the list, so that one run of a program gives all its crashes.
- */
+/* The model of power loss (faulty_io.h defines it). Memory holds a list of events on numbered nodes. The tree after a
+ * crash is computed from the list, so that one run of a program yields all its crashes. */
 #include "power_loss.h"
 
 #include <dirent.h>

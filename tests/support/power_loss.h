@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record behind faulty_io.c: what was changed and fsynced below a directory, and what a loss of power may leave of
- * it. */
+/* The record behind faulty_io.c: the changes and fsyncs below a directory, and what a power loss may leave of them. */
 #ifndef TESTS_POWER_LOSS_H
 #define TESTS_POWER_LOSS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small save in every mode of the commit protocol. Knows the protocol's public side only. */
+/* A small save in every mode of the commit protocol. Uses only the protocol's public interface. */
 #include "save_case.h"
 
 #include <stdio.h>

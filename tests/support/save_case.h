@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One way to commit, with the old and the new state it may end in: shared by the tests of the commit protocol and of
- * its left-overs. */
+/* One way to commit, with the old and the new state in which it may end. Shared by the tests of the commit protocol and
+ * of its left-overs. */
 #ifndef TESTS_SAVE_CASE_H
 #define TESTS_SAVE_CASE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as forked processes that save a model together. The barrier gives up rather than hang. */
+/* Ranks as forked processes that save a model together. The barrier times out rather than hang. */
 #include "save_job.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves by several processes that share a directory and a barrier, as tests make them: a model, how it is spread over
- * ranks, what goes wrong on the way, and what must be true afterwards. */
+/* Saves by several processes that share a directory and a barrier. A test describes a model, its distribution over
+ * ranks, the faults to inject, and the expected result. */
 #ifndef TESTS_SAVE_JOB_H
 #define TESTS_SAVE_JOB_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open addressing (seen.h). Knows nothing of what the digests are of. */
+/* A hash set with open addressing (seen.h). Knows nothing of what the digests stand for. */
 #include "seen.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A set of digests of states that were found to be good: most crashes leave what another one left, and are judged once.
- * Aborts when memory is out. */
+/* A set of digests of states that were judged good. Most crashes leave the same state as another one, so each state is
+ * judged once. Aborts if out of memory. */
 #ifndef TESTS_SEEN_H
 #define TESTS_SEEN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shard files read as FORMAT.md describes them: the chunk table by the library, everything else by hand. */
+/* Reads shard files as FORMAT.md describes them: the chunk table with the library, everything else by hand. */
 #include "shard_check.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at shard files without the library's readers of payloads: every chunk that a table lists, its bytes, block
- * hashes, CRC-32s (in the table and in the zip around it) and content, against a model. */
+/* Checks shard files against a model, without the library's readers of payloads: every chunk that a table lists, its
+ * bytes, block hashes, CRC-32s (in the table and in the zip around it) and content. */
 #ifndef TESTS_SHARD_CHECK_H
 #define TESTS_SHARD_CHECK_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small directory trees for tests: made from text, and turned into text to compare. All of these abort when the system
- * refuses. */
+/* Small directory trees for tests: created from text, and turned into text to compare. All functions abort on a system
+ * error. */
 #ifndef TESTS_TREE_H
 #define TESTS_TREE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fixtures of the tests of data. */
+/* Fixtures of the data tests. */
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>

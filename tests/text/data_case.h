@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder for a test of data, what lies in it, and a config that reads it. */
+/* A folder for a data test, its files, and a config that reads them. */
 #ifndef TESTS_TEXT_DATA_CASE_H
 #define TESTS_TEXT_DATA_CASE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the interop checks talk to: encode_lines TOKENIZER.json [--regex] reads JSON strings, one a line, and writes for
- * each the ids of the text, its decoding, and its decoding without special tokens, as one line of JSON. */
+/* Server for the interop checks: encode_lines TOKENIZER.json [--regex] reads JSON strings, one per line, and writes for
+ * each a line of JSON: the ids of the text, their decoding, and their decoding without special tokens. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

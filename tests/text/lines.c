@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSONL goldens. */
+/* Reads JSONL goldens. */
 #include "lines.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSONL goldens. */
+/* Reads JSONL goldens. */
 #ifndef TESTS_TEXT_LINES_H
 #define TESTS_TEXT_LINES_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {%
- * generation %}) or {"error"}. With "turns": true the context's messages are rendered as training renders them, and
- * spans are the turns of the assistant; "last": true wants only the last. */
+/* Server for the interop checks: reads {"template": …, "context": {…}} per line, writes {"text", "spans"} (bytes of {%
+ * generation %}) or {"error"}. With "turns": true it renders the context's messages as training does, and spans are the
+ * turns of the assistant; with "last": true, only the last turn. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token cache: damaged, built by many threads and processes at a time, of which some are killed; and the parts that
- * files are cut into for it. */
+/* The token cache: damaged; and built by many threads and processes at once, some of which are killed. And the parts
+ * into which files are cut for it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates against what transformers renders: test_chat GOLDENS STYLE [FOLDER]. Text, ids, loss mask up to the
- * end token, and the template's errors. */
+/* Chat templates against the output of transformers: test_chat GOLDENS STYLE [FOLDER]. Text, ids, loss mask up to the
+ * end token, and the errors of templates. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text data: the forms of lines, what is supervised, bad lines, packed files, weights, documents that are too long. */
+/* Text data: forms of lines, supervised tokens, bad lines, packed files, weights, documents that are too long. */
 #include <jansson.h>
 #include <libdeflate.h>
 #include <setjmp.h>

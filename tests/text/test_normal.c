@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unicode's normal forms as the tokenizers library has them: its Unicode is older than utf8proc's, and a mark that it
- * does not know stays where it is. What is wanted here is what the library says. Thousands of random strings:
- * tests/interop. */
+/* Unicode normal forms as in the tokenizers library, whose Unicode is older than utf8proc's: a mark that it does not
+ * know is not reordered. The expected values come from the library. tests/interop compares thousands of random strings.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scanners by hand cut random texts where PCRE2 cuts them by the pattern that they stand for. Texts hold every
+/* The hand-written scanners cut random texts like PCRE2 with the patterns that they replace. The texts contain every
  * class of character, contractions in every case, and code points of all planes. */
 #include <stdio.h>
 #include <stdlib.h>

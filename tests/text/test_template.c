@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Templates: errors by line, what is not known by name, caps; and which tokens are the assistant's where a template
- * says so itself, or renders turns otherwise when others follow. */
+/* Templates: errors name the line and the unknown word; caps; and the tokens of the assistant, in templates that mark
+ * them and in templates that render a turn differently when others follow. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>

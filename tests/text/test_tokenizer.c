@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizers against what the tokenizers library says: test_tokenizer GOLDENS STYLE [TOKENIZER.json]. Ids with and
- * without special tokens, decoded text. */
+/* Tokenizers against the tokenizers library: test_tokenizer GOLDENS STYLE [TOKENIZER.json]. Ids with and without
+ * special tokens, decoded text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

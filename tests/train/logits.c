@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The logits of a run's first micro-batch, as raw fp32: what scripts hold against those of PEFT.
+/* Writes the logits of a run's first micro-batch as raw fp32, for scripts that compare them with PEFT's.
  *
  *     logits CONFIG.json OUT */
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain loops, nothing kept from one token's sum to the next. */
+/* Plain loops; no value is reused between tokens. */
 #include "reference.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder's loss in fp64, one token after the other, straight from the formulas: what gradients are held against by
- * finite differences. It knows nothing of the trainer's code, and documents are run one by one, so that nothing of how
- * they are packed is in it. */
+/* Loss of a decoder in fp64, one token after the other, directly from the formulas. Finite differences of it check the
+ * gradients. It knows nothing of the trainer's code, and runs documents one by one, so that packing cannot matter. */
 #ifndef TESTS_TRAIN_REFERENCE_H
 #define TESTS_TRAIN_REFERENCE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicator, reducer, ring and job status with threads as ranks: what they hand over against what each can compute
- * alone, and what a rank that is late, lost or failing does to the others. Runs under TSan. */
+/* Communicator, reducer, ring and job status, with threads as ranks: their results against what each rank can compute
+ * alone, and the effect of a late, lost or failing rank on the others. Runs under TSan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

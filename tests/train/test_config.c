@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of CONFIG.json whose value is one of some words: the enums of the public header have the order of the words in
- * the key table. */
+/* Keys of CONFIG.json with a choice of words: the enums of the public header have the same order as the words in the
+ * key table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

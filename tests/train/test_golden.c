@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each golden's first step through the C API: logits, loss, norm and every gradient, within the golden's own
- * tolerances. FSDPTRAIN_MODULE: a device's module to compute on, instead of the processor. */
+/* The first step of each golden through the C API: logits, loss, norm and every gradient, within the golden's
+ * tolerances. FSDPTRAIN_MODULE: module of a device to compute on, instead of the CPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of whole models through the C API against central differences of the fp64 reference: random small models of
- * every family with adapters or without, biases, windows, packed documents, tied heads, dropout and every kind of
- * rotary positions. Each tensor is tried along a random direction, in which every element counts, and at the elements
- * where its gradient is largest. */
+/* Gradients of whole models through the C API, against central differences of the fp64 reference. Models are small and
+ * random, of every family, with and without adapters, with biases, windows, packed documents, tied heads, dropout and
+ * every kind of rotary positions. Each tensor is varied along a random direction, to which every element contributes,
+ * and at the elements with the largest gradients. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

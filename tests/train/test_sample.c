@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generating: greedy tokens are those of transformers, keys that were kept give what a fresh forward gives, and
- * choosing follows its rules. */
+/* Generation: greedy tokens equal those of transformers, cached keys give the same as a fresh forward, and sampling
+ * follows its rules. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

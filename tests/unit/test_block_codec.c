@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte planes and stored blocks: there and back for every type, what does not shrink stays, and no bytes whatever
- * decode to more than they may. */
+/* Byte planes and stored blocks: every type round-trips, blocks that do not shrink are stored as they are, and no bytes
+ * decode to more than allowed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

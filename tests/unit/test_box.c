@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes, runs and strided copies, all against loops over single elements, on random shapes. */
+/* Boxes, runs and strided copies against loops over single elements, on random shapes. */
 #include "tensor/box.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CRC-32 of a record, joined of its parts: whatever the order of the parts, their overlaps and the threads that
- * bring them, one changed byte is found, and a sound record is sound. Only the gaps are read at the end. */
+/* The CRC-32 of a record, combined from its parts, in any order, with overlaps, and from several threads: one changed
+ * byte is found, and an intact record is accepted. Only the gaps are read at the end. */
 #include "engine/checks.h"
 
 #include <pthread.h>

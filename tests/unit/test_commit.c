@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commit protocol accepts, refuses and finds: kinds of OUT, two writers, places that cannot be renamed.
+/* What the commit protocol accepts, refuses and detects: kinds of OUT, two writers, places that cannot be renamed.
  * (Crashes: test_commit_crash.c.) */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit protocol against its enemies: killed before every operation, every operation failing once, and power lost
- * after every change. Whatever happens, OUT is wholly the old one or wholly the new one, and clean leaves nothing else.
- */
+/* The commit protocol under faults: killed before every operation, every operation failing once, and power lost after
+ * every change. OUT is always wholly old or wholly new, and clean removes everything else. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes that fill a tensor, and boxes that do not: held against counting every element. */
+/* Boxes that fill a tensor and boxes that do not, against a count of every element. */
 #include "tensor/cover.h"
 
 #include <setjmp.h>

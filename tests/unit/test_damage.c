@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Damage to a good checkpoint, tried almost without exception: every byte of every file changed in one bit, every file
- * cut at many lengths. `verify` must name the file each time, and reading must either name it too or give the right
- * bytes, which may happen only where the byte is not read. */
+/* Damage to a good checkpoint, nearly exhaustive: one bit changed in every byte of every file, and every file truncated
+ * at many lengths. `verify` must name the file each time. Reading must name it too, or give the right bytes if it does
+ * not read the damaged ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch DCP directories made here: a good one, and others with one defect each. */
+/* PyTorch DCP directories written by this test: a good one, and others with one defect each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch DCP directories that real torch versions wrote, read value by value. */
+/* PyTorch DCP directories written by real torch versions, read value by value. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_diff(): what counts as a difference, bit for bit and by value, in any order, shape, sharding and memory. */
+/* fsdpck_diff(): the differences that it reports, by bits and by value, in any order, shape, sharding and memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

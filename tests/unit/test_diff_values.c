@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_values_compare() against one element at a time: random bits of every pair of dtypes, tails, offsets,
+/* fsdpck_values_compare() against a comparison of single elements: random bits of every pair of dtypes, tails, offsets,
  * tolerances. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: the table, every code of the small floats (against hashes of what torch 2.15 gives), casts against a
+/* Element types: the table, every code of the small floats (against hashes of torch 2.15's values), casts against a
  * search for the nearest representable value. */
 #include <fsdpck/dtype.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sentences: how failures are filled in, cut, escaped and turned into exit codes. */
+/* Error messages: how they are filled in, truncated, escaped and mapped to exit codes. */
 #include <fsdpck/error.h>
 
 #include <errno.h>

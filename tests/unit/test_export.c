@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export: what stands in the files, what becomes of second names, config.json, items and types that safetensors lacks;
- * and that a failure at any operation leaves nothing behind. */
+/* Export: the contents of the files; the treatment of aliases, config.json, items and types that safetensors lacks; and
+ * a failure at any operation leaves nothing behind. */
 #include <fsdpck/export.h>
 
 #include <errno.h>

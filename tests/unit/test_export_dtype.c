@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which dtype an export writes the model of a training checkpoint: what its state says, or config.json where there
- * is an optimizer; never where the caller decides, and never anything else than the model. */
+/* The dtype in which an export writes the model of a training checkpoint: from its state, or from config.json if there
+ * is an optimizer. It applies to the model only, and never if the caller chooses a dtype. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

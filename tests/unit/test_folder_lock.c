@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lock of a folder: it names its owner to others, and is taken over when the owner is provably gone. */
+/* The lock of a folder: it names its owner to others, and is taken over if the owner is provably gone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

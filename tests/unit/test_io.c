@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The POSIX I/O table on a real file system, and the helpers on it, with short and interrupted transfers. */
+/* The POSIX I/O table on a real file system, and its helpers, with short and interrupted transfers. */
 #include "base/ioutil.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The envelope around a payload: alignment, sizes and records on random shapes, read back by the zip and pickle
+/* The envelope around a payload: alignment, sizes and records on random shapes, read back with the zip and pickle
  * readers. */
 #include <setjmp.h>
 #include <stdarg.h>

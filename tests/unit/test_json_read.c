@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson; and
- * that what json_write.c writes comes back. */
+/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson.
+ * Output of json_write.c reads back. */
 #include "base/json_read.h"
 #include "base/json_write.h"
 #include "base/utf8.h"

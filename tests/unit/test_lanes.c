@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes: whatever the chunks of a transfer, each element of each chunk is fed to it once and in order, rows count once
- * for the content, and a long chunk is cut only where its block hashes and rows can be joined. */
+/* Lanes, for any chunks of a transfer: each element of each chunk is fed to it once and in order, rows count once for
+ * the content id, and a long chunk is cut only where its block hashes and rows can be joined. */
 #include "engine/lanes.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fsdpck_leftovers() finds, whom it believes dead, and what it removes. */
+/* fsdpck_leftovers(): which files it finds, which owners it considers dead, and which files it removes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA's parts by themselves: names in every spelling, PEFT's expressions, configurations good and bad, products
- * against a plain loop, and one rounding. */
+/* Parts of LoRA: names in every spelling, PEFT's expressions, good and bad configurations, products against a plain
+ * loop, and a single rounding. */
 #include "lora/config.h"
 #include "lora/names.h"
 #include "lora/pattern.h"

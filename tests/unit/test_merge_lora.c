@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging whole: what comes out, element by element, against a plain sum in double that is rounded once; for every
- * order of bands, small memory, several threads, turned factors, DoRA, several modules on one tied tensor, and factors
- * that do not fit into their budget together. */
+/* Whole merges, element by element, against a plain sum in double that is rounded once: for every order of bands, small
+ * memory, several threads, transposed factors, DoRA, several modules on one tied tensor, and factors that together
+ * exceed their budget. */
 #include <fsdpck/lora.h>
 
 #include <math.h>

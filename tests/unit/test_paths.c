@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ways between absolute paths, and which texts are one. */
+/* Relative paths between absolute ones, and which texts are the same path. */
 #include "base/paths.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The closed pickle reader: every opcode, every refusal, caps, and a real .metadata cut and damaged at every byte. */
+/* The closed pickle reader: every opcode, every refusal, caps, and a real .metadata truncated and damaged at every
+ * byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

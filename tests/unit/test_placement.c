@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements against lists of row numbers, cut one by one: what each rank holds, that together they hold everything
- * once, who writes. */
+/* Placements against lists of row numbers, cut one by one: the part of each rank, that the parts together are complete
+ * and disjoint, and which rank writes. */
 #include <fsdpck/tensor.h>
 
 #include <setjmp.h>

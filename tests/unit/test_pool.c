@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool: every piece once, the lowest failure, stopping. Also run under ThreadSanitizer. */
+/* The pool: it runs every piece once, reports the lowest failure, and stops. Also run under ThreadSanitizer. */
 #include "base/pool.h"
 
 #include <sched.h>

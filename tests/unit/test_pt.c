@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What torch.save's pickles are made into: names and paths of leaves, values pickled again, where a view's elements
- * lie. */
+/* torch.save pickles: names and paths of leaves, values pickled again, and the location of a view's elements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of tensors into memory, whatever the sharding of the checkpoint, the shape of the memory, the threads and the
- * budget: held against copying one element at a time. And damage, lies and a difficult operating system. */
+/* Boxes of tensors into memory, for any sharding of the checkpoint, shape of the memory, threads and budget, against a
+ * copy of single elements. Also damage, false metadata and system errors. */
 #include <fsdpck/convert.h>
 
 #include <errno.h>

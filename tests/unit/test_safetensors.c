@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors in: files with one defect each and the sentence that is expected, folders whose index lies, and what
- * counts as fine. */
+/* safetensors input: files with one defect each and the expected message, folders with a wrong index, and unusual files
+ * that are valid. */
 #include <fsdpck/source.h>
 
 #include <setjmp.h>

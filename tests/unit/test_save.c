@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves by several processes: what they hand over is what is read back, however it lay in their memory. */
+/* Saves by several processes: the data read back are those saved, whatever their layout in memory. */
 #include <fsdpck/fsdpck.h>
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves by several processes where one of them goes wrong: all of them are told, and nothing is left. */
+/* Saves by several processes of which one fails: all of them get the error, and nothing is left over. */
 #include <fsdpck/fsdpck.h>
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Globs, trees, renames and aliases, on a catalogue made by hand: no files. */
+/* Globs, trees, renames and aliases on a hand-made catalogue, without files. */
 #include "engine/selection.h"
 #include "engine/source_impl.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunk tables: what is written is read back; whatever is cut or changed is refused; and what is changed together with
- * its hash is either refused or still makes sense. */
+/* Chunk tables: written tables read back; truncated or changed ones are refused; changed ones with a correct hash are
+ * refused or still consistent. */
 #include "format/table.h"
 
 #include <errno.h>

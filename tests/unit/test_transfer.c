@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine as a whole: models are converted and resharded over meshes of all kinds within the smallest memory, and
- * what comes out, content ids included, is what an element-by-element look at the input says. */
+/* The whole engine: models are converted and resharded over meshes of all kinds with the smallest memory. The output,
+ * content ids included, equals an element-by-element computation from the input. */
 #include <fsdpck/fsdpck.h>
 
 #include <setjmp.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How verify cuts shard files: whatever the table, every byte before it is in one span, in file order; spans of a
- * window follow one another, are no more than is read at once, and begin at hash blocks; windows with gaps are numbered
- * without a hole. */
+/* How verify cuts shard files: for any table, every byte before it is in one span, in file order; spans of a window are
+ * adjacent, fit in one read, and start at hash blocks; the numbers of windows have no holes. */
 #include "format/verify_spans.h"
 
 #include <setjmp.h>

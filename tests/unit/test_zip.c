@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The zip directory reader, on one of our items and one of torch's: cut at every length, every byte changed, every
- * header field lied about. */
+/* The zip directory reader, on one of our items and one of torch's: truncated at every length, every byte changed,
+ * every header field falsified. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between ranks of one host, through memory that they share: in the order in which they were sent, in pieces,
- * by whoever calls. What two ranks hold against each other has to match. */
+/* Messages between ranks of one host through shared memory: delivered in the order in which they were sent, in pieces,
+ * by the calling thread. Sends and receives of two ranks must match. */
 #ifndef GUARDED_BOXES_H
 #define GUARDED_BOXES_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose memory the host cannot read and whose streams run late: the processor's kernels, in memory that nobody
- * may touch but they (memory.c), on streams that run when somebody waits for them (late.h). A kernel that is given
- * other memory ends the program with a word. It proves without a GPU that the trainer keeps the two memories apart, and
- * orders its work by events. A module like any other, for tests only. */
+/* A device whose memory the host cannot read and whose streams run late: the CPU kernels, on memory that only they may
+ * access (memory.c), on streams that run when a thread waits for them (late.h). A kernel that gets other memory ends
+ * the program with a message. Without a GPU, it proves that the trainer keeps the two memories apart and orders its
+ * work by events. A module like any other, for tests only. */
 #include "guarded.h"
 #include "late.h"
 

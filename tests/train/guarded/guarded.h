@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the guarded device know of each other. */
+/* Interfaces between the parts of the guarded device. */
 #ifndef GUARDED_GUARDED_H
 #define GUARDED_GUARDED_H
 

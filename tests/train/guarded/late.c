@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See late.h. A thread that waits for a place in a stream runs the stream's commands up to there; where one of them
- * waits for a place in another, it first runs that one's. Nothing is held meanwhile but the right to run one command,
- * so that threads which run several streams cannot lock each other out. */
+/* See late.h. A thread that waits for a place in a stream runs the stream's commands up to it. If one of them waits for
+ * a place in another stream, the thread runs that stream first. It holds only the right to run one command, so that
+ * threads that run several streams cannot deadlock. */
 #include "late.h"
 
 #include "guarded.h"

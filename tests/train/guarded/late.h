@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams that run as late as they may: what is put on one lies there until somebody waits for it, and then brings with
- * it only what events tie it to. Work that starts without the event it needs, or memory that is used again too early,
- * so gives a wrong result every time, where a GPU would give one now and then. Times of events are those of a clock
- * that goes on with each piece of work that has run. All of kern_device's contract of streams and events
- * (kernels/stream.h) but for this. */
+/* Streams that run as late as allowed. Work on a stream runs only when a thread waits for it, together with the work
+ * that events order before it. So work that misses an event, or memory that is reused too early, gives a wrong result
+ * every time, and not only now and then as on a GPU. Times of events come from a clock that advances with each piece of
+ * work. Otherwise these streams and events obey the contract of kern_device (kernels/stream.h). */
 #ifndef GUARDED_LATE_H
 #define GUARDED_LATE_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share.
- * Messages between two ranks arrive in the order in which they were sent; everything between begin and end is one
- * operation, which runs late as all that is on a stream. Another rank may wait for it where this one waits for nothing:
- * what has lain there for a while is pushed. What NCCL may lock up by ends the program with a word: operations of a
- * rank that could be under way at once (from two threads, by two links, on two streams), and operations that two ranks
- * start in different orders. */
+/* Links between the guarded devices of ranks of one host, in place of NCCL, through memory that the ranks share.
+ * Messages between two ranks arrive in the order in which they were sent. Everything between begin and end is one
+ * operation, which runs late like all work on a stream. Another rank may wait for an operation that no thread waits for
+ * here, so operations that have been pending for a while are run. Use that could deadlock NCCL ends the program with a
+ * message: operations of a rank that could be in flight at the same time (from two threads, on two links or two
+ * streams), and operations that two ranks start in different orders. */
 #include "boxes.h"
 #include "guarded.h"
 #include "late.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that nobody may touch but kernels and copies, while they run: whoever reads or writes it with the host's hands
- * ends with a segmentation fault. */
+/* Memory that only kernels and copies may access, while they run. Any other access from the host causes a segmentation
+ * fault. */
 #include "guarded.h"
 #include "late.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guarded device's kernels: every operand is looked at, then the processor's runs. What a call is given is copied,
- * with the lists that it borrows, for they may be gone by then. */
+/* The kernels of the guarded device: each checks every operand, then runs the CPU's kernel. Arguments are copied, with
+ * the lists that they borrow, because a command runs after its call has returned. */
 #include "guarded.h"
 #include "late.h"
 

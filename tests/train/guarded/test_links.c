@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guarded links end a program whose operations between devices could lock up with NCCL, and let one pass whose
- * cannot: what the trainer's runs on them prove rests on it. Ranks are threads of a child process. */
+/* The guarded links end a program whose operations between devices could deadlock NCCL, and accept one whose cannot.
+ * The trainer's runs on them prove nothing otherwise. Ranks are threads of a child process. */
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <pthread.h>
