@@ -17,7 +17,7 @@
 
 struct way {
     const char *name;
-    unsigned nprocesses, nthreads; /* nthreads: of each */
+    unsigned nprocesses, nthreads; /* nthreads: per process */
     double best;
 };
 
@@ -74,7 +74,7 @@ static bool same_files(const char *a, const char *b)
     return same;
 }
 
-/* The cache goes to `kept`, so that the next build finds none; *nbytes: its size. */
+/* Moves the cache to `kept`, so that the next build starts without one. *nbytes: its size. */
 static bool take_away(const char *folder, const char *kept, bool first, uint64_t *nbytes)
 {
     char pattern[4200];

@@ -22,7 +22,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median over rounds. */
+/* Returns the median over rounds. */
 static double rate(enum fsdpck_dtype a_dtype, const char *a, enum fsdpck_dtype b_dtype, const char *b, double tolerance)
 {
     uint64_t na = fsdpck_dtype_info(a_dtype)->nbytes, nb = fsdpck_dtype_info(b_dtype)->nbytes,

@@ -18,17 +18,22 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { NTHREADS = 4, REQUEST_NBYTES = 4 << 20, NREQUESTS = 16 /* in a thread's memory */, HUGE_PAGE_NBYTES = 2 << 20 };
+enum {
+    NTHREADS = 4,
+    REQUEST_NBYTES = 4 << 20,
+    NREQUESTS = 16 /* NREQUESTS: in each thread's memory */,
+    HUGE_PAGE_NBYTES = 2 << 20
+};
 
 struct job {
     int fd;
-    char *whole; /* where all of the file goes, if it is to be kept */
+    char *whole; /* memory for the whole file, if it is kept */
     int writes;
-    long long nbytes, next; /* next: taken by the threads in turn */
+    long long nbytes, next; /* next: offset of the next request; the threads share it */
     int failed;
 };
 
-/* Numbers of Marsaglia's xorshift: no disk packs them. */
+/* Fills memory with Marsaglia's xorshift, which no disk can compress. */
 static void fill(uint64_t *words, size_t nbytes)
 {
     uint64_t x = (uintptr_t)words | 1;

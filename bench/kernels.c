@@ -56,7 +56,7 @@ static void release(void *data, int64_t nelem, enum kern_dtype dtype)
 
 typedef void (*job_fn)(void *ctx);
 
-/* Seconds of the best of some rounds of a job. */
+/* Seconds of the best round of a job. */
 static double best_round(job_fn job, void *ctx, double best)
 {
     double t0 = now(), t;
@@ -78,8 +78,7 @@ static double best_of(job_fn job, void *ctx)
     return best;
 }
 
-/* --- products
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- products --- */
 
 struct product {
     struct kern_gemm g;
@@ -213,8 +212,7 @@ static const struct shape shapes[] = {
     { "large", 2048, 4096, 4096, 'T' },
 };
 
-/* --- the rest
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- the other kernels --- */
 
 static void run_attention(void *ctx)
 {

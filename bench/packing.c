@@ -29,7 +29,7 @@ struct work {
     uint32_t nstored[NBLOCKS];
 };
 
-/* The best pass of some: prints the row. False: the bytes did not come back. */
+/* Measures the best of several passes and prints the row. Returns false if the bytes did not round-trip. */
 static bool measure(struct work *w, enum fsdpck_dtype dtype)
 {
     struct fsdpck_planes p = fsdpck_planes_of(dtype);
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
                4;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         uint64_t nelem = NBYTES / fsdpck_dtype_info(dtypes[i])->nbytes, have = t->nelem;
-        for (uint64_t at = 0; at < nelem; at += have) /* a narrower type has too few: again from the start */
+        for (uint64_t at = 0; at < nelem; at += have) /* a narrower type has too few elements: start over */
             fsdpck_dtype_cast(t->dtype, data, dtypes[i], w.in + at * fsdpck_dtype_info(dtypes[i])->nbytes,
                               nelem - at < have ? nelem - at : have);
         if (t->dtype == dtypes[i])

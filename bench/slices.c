@@ -66,7 +66,7 @@ static void place(struct slices *s, const struct fsdpck_source *src, const char 
     }
 }
 
-/* Bytes that this process made the disk read. */
+/* Bytes that this process read from the disk. */
 static unsigned long long disk_nbytes(void)
 {
     unsigned long long n = 0;
@@ -80,7 +80,7 @@ static unsigned long long disk_nbytes(void)
     return n;
 }
 
-/* Memory for all of them, as a trainer takes it: huge pages where the system has them. Reading touches it first. */
+/* Allocates memory for all slices as a trainer does, on huge pages if available. Reading touches it first. */
 static void give_memory(struct slices *s)
 {
     char *memory = mmap(NULL, s->nbytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[2], "plan") != 0) {
             start = now();
             give_memory(&s);
-            if (fsdpck_source_read(src, s.reads, s.count, &err) != 0) /* plans again: that is part of its time */
+            if (fsdpck_source_read(src, s.reads, s.count, &err) != 0) /* plans again, within its time */
                 return fail(&err);
             read_s = now() - start;
         }

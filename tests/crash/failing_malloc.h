@@ -6,6 +6,6 @@
 #define TESTS_FAILING_MALLOC_H
 
 void failing_malloc_begin(unsigned fail_at); /* allocation number fail_at (from 0) fails; UINT_MAX: none */
-unsigned failing_malloc_end(void);           /* allocations since begin; none fails any more */
+unsigned failing_malloc_end(void);           /* returns the allocations since begin, and stops failing them */
 
 #endif

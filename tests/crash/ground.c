@@ -27,8 +27,8 @@ static void make_numbers(struct model_tensor *t, float first)
     }
 }
 
-/* An adapter under the names that it will have in PEFT's file; for the tensor t2 of make_model, and where `first` is 0
- * one that changes nothing. */
+/* Makes an adapter for the tensor t2 of make_model, under the names of PEFT's file. If `first` is 0, merging it changes
+ * nothing. */
 static void make_adapter(struct model *m, float first)
 {
     uint64_t seed = 1;
@@ -42,14 +42,14 @@ static void make_adapter(struct model *m, float first)
     snprintf(b->name, sizeof b->name, "base_model.model.t2.lora_B.weight");
 }
 
-/* One tensor that fills a direct write even in one piece, one whose halves are over the size that is aligned, and small
- * ones. */
+/* Makes tensors for all paths: one that fills a direct write even as one piece, one whose halves exceed the size that
+ * is aligned, and small ones. */
 static void make_model(struct model *m, uint64_t seed)
 {
     model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 34, 1024 });
     model_add(m, &seed, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 75, 1024 });
     make_numbers(model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 }),
-                 (float)seed); /* no NaN: a merge may quieten those */
+                 (float)seed); /* no NaN, because a merge may quieten it */
     model_add(m, &seed, FSDPCK_FLOAT32, 0, NULL);
     model_add(m, &seed, FSDPCK_INT64, 1, (uint64_t[]){ 7 });
 }
@@ -62,7 +62,7 @@ static void must_do(int code, const struct fsdpck_error *err)
     abort();
 }
 
-/* The adapter as a file, which is returned, and as a folder. */
+/* Writes the adapter as a file, whose path it returns, and as a folder. */
 static char *make_adapter_sources(const char *top, const char *name, const struct model *m,
                                   const struct fsdpck_lora_choice *choice)
 {
@@ -79,7 +79,7 @@ static char *make_adapter_sources(const char *top, const char *name, const struc
     return file;
 }
 
-/* A folder of the model, a checkpoint, and exports of it; the first two are returned. */
+/* Writes the model as a folder, as a checkpoint, and as exports of it. Returns the first two. */
 static void make_sources(const char *top, const char *who, const struct model *m, char **folder, char **checkpoint)
 {
     struct fsdpck_error err = { 0 };
@@ -108,7 +108,7 @@ static void make_sources(const char *top, const char *who, const struct model *m
     free(dir);
 }
 
-/* A checkpoint that names the new folder as its base, by its first tensor. */
+/* Writes a checkpoint that names the new folder as its base, with its first tensor. */
 static void refer(struct ground *g)
 {
     const struct fsdpck_options opt = verb_options(NULL, 1);
@@ -128,7 +128,7 @@ static void refer(struct ground *g)
         must_do(result.code[i], &result.err[i]);
 }
 
-/* Save ids differ from run to run. */
+/* Masks save ids, because they differ from run to run. */
 char *ground_names(const char *root)
 {
     uint8_t uuid[16];

@@ -61,7 +61,7 @@ static bool has_config(const struct verb *v, const struct ground *g, const char 
     bool of_old = strcmp(who, "old") == 0 && v->old_from != NULL;
     if (of_old ? v->old_is_adapter : v->kind == VERB_EXPORT_LORA)
         return has_adapter_config(g, out, strcmp(who, "new") == 0);
-    if (of_old ? !v->old_is_folder : !verb_is_folder(v)) /* the checkpoint has its hash, a file has none */
+    if (of_old ? !v->old_is_folder : !verb_is_folder(v)) /* a checkpoint contains a hash of it, a file does not */
         return true;
     snprintf(want, sizeof want, "={\"who\": \"%s\"}\n", who);
     char *path = tree_path(out, "config.json"), *dump = tree_dump(path);

@@ -7,11 +7,11 @@
 
 #include "verbs.h"
 
-/* assets: a folder. base: NULL, or what is named as the frozen base. */
+/* assets: a folder. base: the frozen base to name, or NULL. */
 void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base,
                 uint32_t nranks, const struct fsdpck_options *opt, const struct verb_how *how,
                 struct verb_result *result);
-/* The one tensor that every rank holds whole, as a glob. */
+/* Glob of the one tensor that every rank holds whole. */
 #define RANKS_REPLICATED "t0.*"
 
 #endif

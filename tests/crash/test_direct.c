@@ -20,7 +20,7 @@
 
 enum { PAGE = 4096, MAX_FD = 1024 };
 
-/* How direct transfers come short. */
+/* The ways in which a direct transfer is short. */
 enum shortness { WHOLE, SOME_BYTES, SOME_PAGES, A_SECTOR, NOTHING, REFUSED, INTERRUPTED, NSHORTNESS };
 
 struct strict {
@@ -41,7 +41,7 @@ static int s_open(void *ctx, const char *path, int flags, unsigned mode)
     return fd;
 }
 
-/* What a direct transfer of nbytes does: so many bytes, or an error. */
+/* Decides a direct transfer of nbytes: returns the bytes transferred, or an error. */
 static int64_t allowed(struct strict *s, const void *buf, uint64_t nbytes, uint64_t offset)
 {
     uint64_t n = nbytes;
@@ -60,7 +60,7 @@ static int64_t allowed(struct strict *s, const void *buf, uint64_t nbytes, uint6
     }
     s->nshort += n < nbytes;
     if (s->nshort > 10000)
-        abort(); /* asked for again and again */
+        abort(); /* the caller repeats the request for ever */
     return (int64_t)(n < nbytes ? n : nbytes);
 }
 
@@ -121,7 +121,8 @@ static void fail_on_problem(void *ctx, const struct fsdpck_problem *p)
     fail_msg("%s@%llu: %s", p->file, (unsigned long long)p->offset, p->what);
 }
 
-/* From safetensors (whose payload begins anywhere) to a checkpoint, and on to another, and both are whole. */
+/* Converts safetensors (whose payload begins at any offset) to a checkpoint, and this to another. Both must be
+ * complete. */
 static void try(const struct model *m, const char *root, enum shortness shortness)
 {
     static struct strict s;
@@ -153,7 +154,7 @@ static void test_short_direct_transfers(void **state)
     struct model m = { 0 };
     uint64_t seed = 5;
     char *root = tree_new(), *file = tree_path(root, "m.safetensors");
-    model_add(&m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 3, 5 }); /* the next one begins at no page */
+    model_add(&m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 3, 5 }); /* shifts the next tensor off the page boundary */
     model_add(&m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 217, 1024 });
     model_add(&m, &seed, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 333, 1001 });
     model_write_safetensors(&m, file);

@@ -36,13 +36,14 @@ static bool has_hint(const struct verb_result *r, uint32_t rank, const char *tex
     return strstr(r->err[rank].hint, text) != NULL;
 }
 
-/* Failures after the commit, and a rank that cannot see the commit: both say so. */
+/* Returns true if the output may be new despite the error: failures after the commit, and a rank that cannot see the
+ * commit. */
 static bool may_stand(const struct fault *x, const struct verb_result *r)
 {
     return has_hint(r, x->rank, "the new one stands") || has_hint(r, x->rank, "cannot see whether");
 }
 
-/* The rank that was hit says so in words that lead to the file; the others that the save was given up. */
+/* The rank with the fault must name the file; the others must report that the save was given up. */
 static void check_errors(const struct fault *x, const struct verb_result *r)
 {
     const struct fsdpck_error *err = &r->err[x->rank];
@@ -66,12 +67,12 @@ static void check_after(const struct fault *x, const struct verb_result *r, bool
     if (!stands && !verb_is_exactly(&ground, ground.root, old))
         wrong(x, "it failed and left something", r);
     if (verb_clean(x->v, &ground, ground.root, true, false, NULL, &err) !=
-        0) /* what a fault in the last tidying left */
+        0) /* left over from a fault in the final cleanup */
         wrong(x, "cannot be cleaned", r);
     enum verb_state state = verb_state(x->v, &ground, ground.root, true, &why);
     bool exactly = verb_is_exactly(&ground, ground.root, state);
-    if (x->sys_errno == EACCES &&
-        !failed) /* where one may not write beside the output it is written in place: other names, but nothing left */
+    if (x->sys_errno == EACCES && !failed) /* without write access beside the output, it is written in place: names
+                                              differ, but nothing is left over */
         exactly = verb_clean(x->v, &ground, ground.root, false, false, &left, &err) == 0 && left.nfound == 0;
     if (state != (stands ? STATE_NEW : old) || !exactly)
         wrong(x, stands ? "it succeeded and the new one does not stand" : "it failed and the old one does not stand",

@@ -20,19 +20,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- files that change while they are read */
+/* ---- files that change during reading */
 
 enum change { SHRINK_A_LITTLE, SHRINK_TO_HALF, SHRINK_TO_NOTHING, GROW, REPLACE, REMOVE, NCHANGES };
 static const char *const change_names[NCHANGES] = { "shrinks a little",   "shrinks to half",
                                                     "shrinks to nothing", "grows",
                                                     "is replaced",        "is removed" };
 
-/* A table that changes a file before its operation n. */
+/* An I/O table that changes a file before its operation n. */
 struct meddler {
     struct fsdpck_io io;
     unsigned nops, at;
     enum change change;
-    const char *path, *spare; /* spare: another file of this name and size, to replace it */
+    const char *path, *spare; /* spare: another file of the same name and size, to replace it with */
 };
 
 static void change_file(const struct meddler *m)
@@ -98,9 +98,10 @@ static bool names_file(const struct fsdpck_error *err, const char *path)
     return strcmp(err->file, path) == 0 || strstr(err->message, strrchr(path, '/') + 1) != NULL;
 }
 
-static unsigned nrefused; /* runs that failed: that must happen, or nothing was tested */
+static unsigned nrefused; /* runs that failed; if there are none, the test tested nothing */
 
-/* The sources are made anew for each run: this one spoils them. False where the verb ended before the change came. */
+/* Runs a verb while a source file changes. Makes the sources anew, as the change spoils them. Returns false if the verb
+ * ended before the change. */
 static bool run_changing(const struct verb *v, const char *file, enum change change, unsigned at)
 {
     struct meddler m;
@@ -158,7 +159,7 @@ static void test_source_changes(void **state)
     each_moment(&(const struct verb){ .name = "export", .kind = VERB_EXPORT_FOLDER, .nranks = 1 }, "index.json");
 }
 
-/* ---- places that cannot be written */
+/* ---- places that are not writable */
 
 static void test_read_only_directory(void **state)
 {
@@ -169,7 +170,7 @@ static void test_read_only_directory(void **state)
         struct verb_how how = { .force = v->old };
         struct verb_result r;
         if (v->old && v->kind != VERB_EXPORT_FILE)
-            continue; /* an old directory can still be written in */
+            continue; /* an existing output directory is still writable */
         ground_set_up(&ground, v);
         ground_reset(&ground, v);
         verb_tables(v, &ground, f, &how);
@@ -185,7 +186,7 @@ static void test_read_only_directory(void **state)
     }
 }
 
-/* Writes of more than this are payload. */
+/* Writes of more than this size are payload. */
 enum { PAYLOAD_NBYTES = 16 << 10 };
 static unsigned npayloads;
 
@@ -213,13 +214,13 @@ static void run_full(const struct verb *v)
         verb_fail(v, ground.root, "a full disk, and something is left");
 }
 
-/* A file system of its own, where this user may mount one. */
+/* A separate small file system, if this user may mount one. */
 static void test_full_disk(void **state)
 {
     (void)state;
     for (size_t i = 0; i < nverbs; i++) {
         const struct verb *v = &verbs[i];
-        if (v->old || v->kind == VERB_SAVE || v->kind == VERB_EXPORT_LORA) /* the adapter fits */
+        if (v->old || v->kind == VERB_SAVE || v->kind == VERB_EXPORT_LORA) /* the adapter is small enough to fit */
             continue;
         ground_set_up(&ground, v);
         ground_reset(&ground, v);
@@ -237,7 +238,7 @@ static void test_full_disk(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    umount2(ground.root, MNT_DETACH); /* a test that failed left it */
+    umount2(ground.root, MNT_DETACH); /* left over from a failed test */
     ground_free(&ground);
     return 0;
 }

@@ -29,7 +29,7 @@ enum { MAX_FD = 1024 };
 struct hiding {
     struct fsdpck_io io;
     ino_t open[MAX_FD];            /* 0: not open */
-    char hidden[MAX_FD][PATH_MAX]; /* to be removed when it is closed */
+    char hidden[MAX_FD][PATH_MAX]; /* removed on close */
     unsigned nhidden;
 };
 
@@ -100,8 +100,8 @@ static void test_what_is_replaced_was_closed(void **state)
         const struct verb *v = &verbs[i];
         struct verb_how how = { .force = v->old };
         struct verb_result r;
-        if (v->kind == VERB_SAVE || v->mount ||
-            v->no_exchange) /* ranks are threads, which this table is not for; lies need another */
+        if (v->kind == VERB_SAVE || v->mount || v->no_exchange) /* ranks are threads, which this table does not support;
+                                                                   simulated faults need another table */
             continue;
         ground_set_up(&ground, v);
         ground_reset(&ground, v);
@@ -113,7 +113,7 @@ static void test_what_is_replaced_was_closed(void **state)
     }
 }
 
-/* The source is what is replaced: its files were read, and their descriptors are kept for more. */
+/* The output replaces the source, whose descriptors stay open for further reads. */
 static void test_resharded_onto_itself(void **state)
 {
     (void)state;

@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be
- * exchanged. */
+/* Returns true if the output may be missing: only where names cannot be exchanged, between moving the old one away and
+ * moving the new one in. */
 static bool may_be_missing(const struct verb *v)
 {
     return !v->old || v->no_exchange;
@@ -54,7 +54,7 @@ static void clean(const struct verb *v, uint32_t rank, unsigned n)
                   seen.nfound, removed.nremoved);
 }
 
-/* The attempt after the crash, with the crash's left-overs about; force as its output may be there. */
+/* The attempt after the crash, amid its left-overs; with force, as the output may exist. */
 static void succeed(const struct verb *v, uint32_t rank, unsigned n)
 {
     struct faulty *f[VERB_MAX_RANKS];
@@ -73,7 +73,8 @@ static void succeed(const struct verb *v, uint32_t rank, unsigned n)
             "killed at operation %u of rank %u: the next attempt succeeds, but the output is not the new one (%s)", n,
             rank, why);
     if (!v->no_exchange &&
-        !verb_is_exactly(&ground, ground.root, STATE_NEW)) /* in steps, the old one is kept until the new one stands */
+        !verb_is_exactly(&ground, ground.root,
+                         STATE_NEW)) /* without exchange, the old one is kept until the new one is in place */
         verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt leaves what the dead ones left",
                   n, rank);
     verb_tables_free(f);
@@ -87,7 +88,7 @@ static bool kill_once(const struct verb *v, uint32_t rank, unsigned n, unsigned 
     return killed;
 }
 
-/* Twice in a row, without a clean between. */
+/* Two crashes in a row, without a clean between. */
 static void kill_twice(const struct verb *v, uint32_t rank, unsigned n, unsigned m)
 {
     ground_reset(&ground, v);
@@ -127,7 +128,7 @@ static void test_killed_twice(void **state)
     }
 }
 
-/* With several threads in each rank the order of operations is another in each run. */
+/* With several threads per rank, the order of operations varies between runs. */
 static void test_killed_with_threads(void **state)
 {
     (void)state;

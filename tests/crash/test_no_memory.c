@@ -26,7 +26,7 @@ static void complain(const char *what, unsigned n, int code, const struct fsdpck
     fail();
 }
 
-/* The verb with allocation n failing; how many it made. */
+/* Runs the verb with allocation n failing; returns the number of allocations. */
 static unsigned run_verb(const struct verb *v, unsigned n, bool *failed)
 {
     struct fsdpck_io io = model_fast_io();
@@ -57,7 +57,7 @@ static void each_allocation_of(const struct verb *v)
         run_verb(v, n, &failed);
         nfailed += failed;
     }
-    assert_true(nfailed * 2 > made / SWEEP_STEP); /* what tidies up may go on without, but that is little */
+    assert_true(nfailed * 2 > made / SWEEP_STEP); /* optional cleanup may go on without memory, but that is rare */
 }
 
 static void test_verbs(void **state)
@@ -69,9 +69,9 @@ static void test_verbs(void **state)
     each_allocation_of(&(const struct verb){ .name = "save by one rank", .kind = VERB_SAVE, .nranks = 1 });
 }
 
-/* ---- clearing up after a verb that was killed */
+/* ---- cleaning up after a killed verb */
 
-/* clean with allocation k failing, and then once more; how many it made. */
+/* Runs clean with allocation k failing, then once more; returns the number of allocations. */
 static unsigned clean_after(const struct verb *v, unsigned killed_at, unsigned k)
 {
     struct fsdpck_error err = { 0 };
@@ -109,7 +109,7 @@ static void test_clean(void **state)
     }
 }
 
-/* ---- what only reads */
+/* ---- verbs that only read */
 
 static void ignore_problem(void *ctx, const struct fsdpck_problem *p)
 {

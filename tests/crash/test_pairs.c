@@ -37,7 +37,7 @@ static const struct {
 };
 enum { NOLDS = sizeof olds / sizeof olds[0] };
 
-/* All operations around the commit, few of those that write the files. */
+/* All operations around the commit, and few of those that write the files. */
 enum { LAST = 60, FEW = 23 };
 
 static struct verb pair(size_t i, size_t k, bool mount, char *name, size_t nbytes)
@@ -85,7 +85,7 @@ static void test_only_the_new_one_is_left(void **state)
             char name[128], *fresh = NULL;
             for (size_t k = 0; k < NOLDS; k++) {
                 struct verb v = pair(i, k, mount, name, sizeof name);
-                ground_set_up(&ground, &v); /* fails where it does not end in the new state */
+                ground_set_up(&ground, &v); /* fails the test if the verb does not end in the new state */
                 if (fresh == NULL)
                     fresh = strdup(ground.new_names);
                 if (strcmp(fresh, ground.new_names) != 0)

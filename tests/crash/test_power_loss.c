@@ -17,13 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Seeds 4k lose all that is not safe, 4k + 1 nothing (as FAULTY_ALL), others draw. */
+/* Seeds 4k lose everything that is not safe, seeds 4k + 1 lose nothing (like FAULTY_ALL), others are random. */
 static const int seeds[] = { 0, FAULTY_ALL, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23 };
 enum { NSEEDS = sizeof seeds / sizeof seeds[0], NSEEDS_EACH = 5 };
 
-static struct seen good; /* what crashes of one verb left, and that it was good */
+static struct seen good; /* states after crashes of one verb that were judged good */
 
-/* One run without faults, with one table for all ranks: they are one machine. */
+/* One run without faults, with one table for all ranks, because they share a machine. */
 static struct faulty *record(const struct verb *v)
 {
     struct faulty *f[VERB_MAX_RANKS];
@@ -49,7 +49,7 @@ static bool may_be(const struct verb *v, enum verb_state state, bool before_clea
     return state == STATE_NEW || (state == STATE_OLD && v->old) || (state == STATE_NONE && missing);
 }
 
-/* NULL, or what is wrong with what the crash left. */
+/* Returns NULL, or what is wrong with the state after the crash. */
 static const char *check(const struct verb *v, const struct faulty *f, size_t nevents, int seed, int ignored)
 {
     const char *why;
@@ -94,7 +94,7 @@ static void test_power_loss(void **state)
     }
 }
 
-/* Does forgetting fsync k show? */
+/* Returns true if leaving out fsync k breaks a state. */
 static bool is_caught(const struct verb *v, const struct faulty *f, int k)
 {
     for (int s = 0; s < NSEEDS; s++)

@@ -20,12 +20,12 @@
 #include "tree.h"
 
 enum { CUT_NBYTES = 160 << 10 };
-#define MEMORY_NBYTES (16ull << 20) /* one worker a thread */
+#define MEMORY_NBYTES (16ull << 20) /* enough for one worker per thread */
 
-/* Fsyncs that no crash needs: the folder's own after its assets were written (the commit does it again), and the one
- * after which an exchange is undone where it fails. An adapter's folder has nothing written to it between the two, so
- * either will do; and as its files keep their names, none of the old one's is removed in place, and the fsync after
- * that has nothing to do. */
+/* Fsyncs that no crash needs. The folder's own fsync after its assets were written: the commit repeats it. The one
+ * after which a failed exchange is undone. For an adapter's folder, either of two will do, because nothing is written
+ * to it between them. As its files keep their names, no old file is removed in place, and the fsync after that has
+ * nothing to do. */
 enum {
     SPARE_FOLDER = 1 << 4,
     SPARE_UNDO = 1 << 2,
@@ -135,7 +135,7 @@ int verb_convert(const char *from, const char *out, uint32_t nranks, bool force,
 int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt,
                 struct fsdpck_error *err)
 {
-    bool is_file = ends_with(out, ".safetensors"); /* which is not cut */
+    bool is_file = ends_with(out, ".safetensors"); /* a single file is not split */
     const struct fsdpck_export_request req = { .out = out,
                                                .max_shard_nbytes = whole || is_file ? 0 : CUT_NBYTES,
                                                .force = force };

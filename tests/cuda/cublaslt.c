@@ -31,7 +31,7 @@ struct preference {
     uint32_t reduction, alignment[NOPERANDS];
 };
 
-/* What an algorithm was chosen for; it is no good for anything else. */
+/* The problem that an algorithm was chosen for; it must not be used for another. */
 struct problem {
     struct layout layout[NOPERANDS];
     cublasOperation_t trans_a, trans_b;
@@ -281,7 +281,7 @@ static void store(void *p, cudaDataType_t type, int64_t i, float x)
             (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* An operand lies on its device, and as it was promised to. */
+/* Checks that an operand lies on its device, with the promised alignment. */
 static void look(const void *p, const struct layout *l, uint32_t alignment, int device)
 {
     hosted_reach("cublasLtMatmul", p, ((size_t)l->ld * (l->ncol - 1) + l->nrow) * size_of(l->type), device);

@@ -16,7 +16,7 @@ struct CUgraph_st {
     struct piece *first, **end;
 };
 
-/* The thread's own stream that is captured: what allocates or waits is not for it to do now. */
+/* This thread's stream under capture, during which the thread must not allocate or wait. */
 static _Thread_local struct CUstream_st *captured;
 
 static void *must(void *p)
@@ -91,7 +91,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
     return code != cudaSuccess ? code : s->spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
 }
 
-/* Takes the pieces, which is all that the graph is used for. */
+/* Takes the commands out of the graph, which is not used otherwise. */
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     const cudaError_t code = flags ? cudaErrorInvalidValue : hosted_enter(__func__);

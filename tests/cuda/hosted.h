@@ -18,30 +18,30 @@ extern "C" {
 
 enum { HOSTED_DEVICES = 2 };
 
-/* FSDPTRAIN_HOSTED_FAIL="cudaMalloc 3 2 1": the third call of that name that device 1's process makes fails with code
- * 2; without a device any process's. What the call is to answer; 0: it is to do its work. */
+/* Returns the injected error of a call, or 0. FSDPTRAIN_HOSTED_FAIL="cudaMalloc 3 2 1": the third cudaMalloc in the
+ * process of device 1 fails with code 2; without a device, that of any process. */
 int hosted_fails(const char *name, int device);
-/* With FSDPTRAIN_HOSTED_COUNTS=FILE: how often each call was made so far, as JSON; the process that says it last. */
+/* With FSDPTRAIN_HOSTED_COUNTS=FILE: writes how often each call was made so far, as JSON. The last process wins. */
 void hosted_tell_counts(void);
-/* The device of the calling thread, among those that its process sees; and which of all it is. */
+/* The device of the calling thread, as its process counts devices; and its number among all devices. */
 int hosted_current(void);
 int hosted_which(int device);
-/* Ends the program with a word. */
+/* Ends the program with a message. */
 void hosted_die(const char *call, const char *what) __attribute__((noreturn));
 
-/* `handle`: a cudaStream_t. Whether a kernel may be started on it, as it may where its device is the calling thread's:
- * a cudaError_t. */
+/* Returns cudaSuccess if a kernel may be launched on `handle` (a cudaStream_t): its device must be the calling
+ * thread's. Otherwise a cudaError_t. */
 int hosted_start(void *handle);
-/* Which device a stream is of. */
+/* Device of a stream. */
 int hosted_stream_device(void *handle);
-/* Work on a stream of the calling thread's device: done, or kept for a graph, with a copy of `what` (aligned to 16),
- * where the stream is captured. */
+/* Does work on a stream of the calling thread's device; if the stream is under capture, keeps it for a graph, with a
+ * copy of `what` (aligned to 16). */
 typedef void (*hosted_work)(const void *what);
 void hosted_do(void *handle, hosted_work work, const void *what, size_t nbytes);
-/* Ends the program where [p, p + nbytes) begins in an allocation of a device and ends outside it, or where it has to be
- * one of this device's and is none. */
+/* Ends the program if [p, p + nbytes) begins inside an allocation of a device and ends outside it, or if it must lie on
+ * `device` and does not. */
 void hosted_reach(const char *call, const void *p, size_t nbytes, int device);
-/* One kernel at a time: the shim has one place for the thread that runs. */
+/* Serialises kernels, because the shim has global state. */
 void hosted_lock(void);
 void hosted_unlock(void);
 

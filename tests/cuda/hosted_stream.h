@@ -10,14 +10,14 @@
 
 struct CUstream_st {
     int live, device;
-    uint64_t put, done;       /* pieces of work */
-    struct CUgraph_st *graph; /* NULL: it is not captured */
-    bool spoilt;              /* what is captured */
+    uint64_t put, done;       /* number of commands */
+    struct CUgraph_st *graph; /* NULL: no capture */
+    bool spoilt;              /* the capture is invalid */
 };
 
-/* What a call of this name has to answer before it does anything. */
+/* Common start of a call: returns its injected or sticky error. */
 cudaError_t hosted_enter(const char *call);
-/* What a call has to answer which a capture does not allow, of this stream or (NULL) of this thread. */
+/* Returns the error of a call that is not allowed during capture, of stream s or, if NULL, of this thread. */
 cudaError_t hosted_unfit(struct CUstream_st *s);
 
 #endif

@@ -8,7 +8,7 @@
 
 namespace {
 
-enum { MOST_CTX = 8192 }; /* CUDA takes 4096 bytes of arguments */
+enum { MOST_CTX = 8192 }; /* CUDA allows 4096 bytes of arguments */
 
 struct kernel {
     dim3 grid;
@@ -18,13 +18,13 @@ struct kernel {
     alignas(16) unsigned char ctx[MOST_CTX];
 };
 
-/* One at a time: the shim has one place for the thread that runs. */
+/* Serialised, because the shim has global state. */
 void run(const void *what)
 {
     const struct kernel *k = static_cast<const struct kernel *>(what);
     hosted_lock();
     shim_run(k->grid, k->nthread, k->shared_nbytes, k->body,
-             const_cast<unsigned char *>(k->ctx)); /* a body changes nothing of its own */
+             const_cast<unsigned char *>(k->ctx)); /* a body does not change its captures */
     hosted_unlock();
 }
 

@@ -16,10 +16,10 @@ struct ncclComm {
     struct boxes boxes;
     struct posts posts;
     uint64_t turn;
-    pthread_mutex_t lock;            /* a thread may ask how it stands while another is inside */
-    int device;                      /* among those that the process sees */
-    int which, all[BOXES_MAX_RANKS]; /* of all: the ranks' */
-    bool opened;                     /* all ranks are there */
+    pthread_mutex_t lock;            /* a thread may poll while another one is inside */
+    int device;                      /* as the process counts devices */
+    int which, all[BOXES_MAX_RANKS]; /* numbers among all devices: which: this rank's; all: every rank's */
+    bool opened;                     /* all ranks have joined */
     bool aborted;
     ncclResult_t state;
 };
@@ -28,8 +28,8 @@ static const struct ncclComm nothing = { .lock = PTHREAD_MUTEX_INITIALIZER,
                                          .boxes = { .die = hosted_die },
                                          .state = ncclInProgress };
 
-static _Thread_local int depth;                /* of groups */
-static _Thread_local struct ncclComm *grouped; /* what the open group asked of */
+static _Thread_local int depth;                /* nesting of groups */
+static _Thread_local struct ncclComm *grouped; /* communicator used by the open group */
 
 #define ENTER \
     do { \
@@ -57,7 +57,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return getrandom(id->internal, sizeof(id->internal), 0) == sizeof(id->internal) ? ncclSuccess : ncclSystemError;
 }
 
-/* Both ways with every rank, a part each. */
+/* Exchanges one part with every rank, in both directions. */
 static void ask(struct ncclComm *c, bool gathers, const char *mine, char *theirs, size_t nbytes)
 {
     for (uint32_t r = 0; r < c->boxes.nranks; r++) {
@@ -84,7 +84,7 @@ static void finished(struct ncclComm *c)
         opened(c);
 }
 
-/* What is under way, if it is; failure: what has happened to it, or ncclSuccess. */
+/* Advances the operation in flight, if any. failure: an error to record, or ncclSuccess. */
 static ncclResult_t go_on(struct ncclComm *c, ncclResult_t failure)
 {
     bool left = true;
@@ -127,7 +127,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
     return ncclSuccess;
 }
 
-/* Another thread may still be inside it: it stays. */
+/* Does not free it, because another thread may still be inside. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     __atomic_store_n(&c->aborted, true, __ATOMIC_RELAXED);
@@ -170,7 +170,8 @@ ncclResult_t ncclGroupEnd(void)
     return go_on(grouped, ncclSuccess);
 }
 
-/* Whether a communicator takes an operation on a stream: in a group, as nothing here asks for another. */
+/* Returns ncclSuccess if a communicator accepts an operation on a stream. It must be in a group, as the caller uses
+ * groups only. */
 static ncclResult_t takes(struct ncclComm *c, ncclDataType_t type, cudaStream_t stream)
 {
     if (depth == 0 || (grouped && grouped != c))

@@ -18,25 +18,25 @@ struct CUevent_st {
     bool timed;
     uint64_t ns; /* 0: not recorded */
     struct CUstream_st *stream;
-    uint64_t at; /* of its pieces */
+    uint64_t at; /* number of its command */
 };
 
 struct block {
     char *data;
     size_t nbytes;
-    int device; /* -1: the host's, registered */
+    int device; /* -1: registered host memory */
 };
 
 static struct {
     pthread_mutex_t lock, kernel;
     struct block blocks[MOST_BLOCKS];
     size_t used[HOSTED_DEVICES];
-    pid_t started;  /* the process that the driver was started in */
-    bool elsewhere; /* a thread of it chose another device than the first */
+    pid_t started;  /* process that started the driver */
+    bool elsewhere; /* a thread chose a device other than the first */
     cudaError_t broken;
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER, .kernel = PTHREAD_MUTEX_INITIALIZER };
 
-static _Thread_local int current; /* the first, as long as the thread chose none */
+static _Thread_local int current; /* the first, until the thread chooses one */
 static _Thread_local bool chose;
 static _Thread_local cudaError_t last;
 
@@ -46,15 +46,15 @@ static uint64_t asked(const char *name, uint64_t otherwise)
     return value ? strtoull(value, NULL, 10) : otherwise;
 }
 
-/* A lack of memory, or a capture that cannot be. */
+/* Returns true for errors that are not sticky: out of memory, or an impossible capture. */
 static bool passes(int code)
 {
     return code == cudaErrorMemoryAllocation ||
            (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread);
 }
 
-/* What a call of this name has to answer before it does anything. A device that failed by more than a lack of memory
- * stays so, and a process that came of a fork has no driver. */
+/* Common start of a call: returns its injected or sticky error. After any other failure than a lack of memory a device
+ * stays failed. A forked process has no driver. */
 static cudaError_t enter(const char *name)
 {
     pthread_mutex_lock(&all.lock);
@@ -82,8 +82,8 @@ cudaError_t hosted_enter(const char *call)
             return last = entered; \
     } while (0)
 
-/* Where a call wants its thread's device: the program's threads are on one, and one that never chose makes itself at
- * home on the first, which costs memory there. */
+/* For calls that use the thread's device: all threads use one device, and a thread that chose none would create a
+ * context on the first one, which costs memory there. */
 static void want_device(const char *call)
 {
     if (!chose && __atomic_load_n(&all.elsewhere, __ATOMIC_RELAXED))
@@ -118,7 +118,7 @@ void hosted_unlock(void)
 
 /* --- memory */
 
-/* The block that p is in, or NULL. With the lock. */
+/* Finds the block that contains p, or NULL. The caller holds the lock. */
 static struct block *find(const void *p)
 {
     for (struct block *b = all.blocks; b < all.blocks + MOST_BLOCKS; b++)
@@ -141,7 +141,7 @@ static void keep(const char *call, void *data, size_t nbytes, int device)
     pthread_mutex_unlock(&all.lock);
 }
 
-/* Forgets the block that begins at p, which must be a device's or not. */
+/* Removes the block that begins at p. of_device: whether it must be a device's. */
 static void forget(const char *call, void *p, bool of_device)
 {
     pthread_mutex_lock(&all.lock);
@@ -177,12 +177,12 @@ cudaError_t cudaMalloc(void **out, size_t nbytes)
     *out = aligned_alloc(ALIGNMENT, whole);
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    memset(*out, 0xff, whole); /* NaN, whoever reads it before it was written */
+    memset(*out, 0xff, whole); /* NaN for reads before the first write */
     keep(__func__, *out, nbytes, current);
     return cudaSuccess;
 }
 
-/* What both reach is the device's here. */
+/* Memory that both can reach counts as the device's here. */
 cudaError_t cudaMallocManaged(void **out, size_t nbytes, unsigned flags)
 {
     return flags == cudaMemAttachGlobal ? cudaMalloc(out, nbytes) : cudaErrorInvalidValue;
@@ -253,7 +253,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 
 cudaError_t cudaSetDevice(int device)
 {
-    chose = true; /* also where it fails: what follows is its caller's to leave */
+    chose = true; /* even if it fails: the caller must then stop */
     ENTER;
     if (device < 0 || hosted_which(device) >= HOSTED_DEVICES)
         return last = cudaErrorInvalidDevice;
@@ -308,7 +308,7 @@ const char *cudaGetErrorString(cudaError_t code)
     return text;
 }
 
-/* --- streams: a stream's device need not be current for a copy, but for a kernel */
+/* --- streams: copies work from any current device, kernels need the stream's */
 
 static struct CUstream_st *stream_of(const char *call, cudaStream_t s)
 {
@@ -354,7 +354,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     want_device(__func__);
-    stream_of(__func__, s)->live = 0; /* events may still speak of it: it stays */
+    stream_of(__func__, s)->live = 0; /* not freed, because events may still refer to it */
     hosted_tell_counts();
     ENTER;
     return cudaSuccess;
@@ -398,7 +398,7 @@ static void fill(const void *what)
     memset(c->dst, c->value, c->nbytes);
 }
 
-/* A graph would read the host's memory when it is launched. */
+/* Refuses captures of host memory: a graph would read it at launch. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     want_device(__func__);

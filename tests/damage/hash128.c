@@ -13,7 +13,7 @@ int main(void)
     size_t capacity = 0;
     for (ssize_t n; (n = getline(&line, &capacity, stdin)) > 0;) {
         struct fsdpck_hash128 hash;
-        size_t nbytes = (size_t)n / 2; /* an odd one out: the newline */
+        size_t nbytes = (size_t)n / 2; /* drops the newline */
         if (!fsdpck_hex_parse(line, (uint8_t *)line,
                               nbytes)) /* in place: byte i is written after digits 2i and 2i + 1 were read */
             return 1;

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* Also in builds without assert(). */
+/* Aborts also in builds without assert(). */
 #define FUZZ_CHECK(condition) \
     do { \
         if (!(condition)) { \
@@ -20,11 +20,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
         } \
     } while (0)
 
-/* A copy with a NUL behind it, or of just these bytes: what lies beyond is seen by the sanitizer. Caller frees. */
+/* Copies the input: with a NUL appended, or exactly, so that a sanitizer detects reads beyond it. Caller frees. */
 char *fuzz_text(const uint8_t *data, size_t nbytes);
 uint8_t *fuzz_copy(const uint8_t *data, size_t nbytes);
 
-/* Choices, taken from the front of the input; 0 when it is used up. */
+/* Draws choices from the start of the input; 0 when it is used up. */
 struct fuzz_bytes {
     const uint8_t *at;
     size_t nbytes;

@@ -15,8 +15,8 @@ struct task {
     uint32_t ndim;
     uint64_t shape[MAX_DIMS], nelem;
     uint8_t owners[MAX_NELEM], holders[MAX_NELEM];
-    bool owner;    /* of the boxes that come now */
-    uint64_t last; /* flat place of the last box, plus one */
+    bool owner;    /* whether the boxes being visited belong to the owner */
+    uint64_t last; /* flat index of the last box, plus one */
 };
 
 static void decode(struct task *k, struct fuzz_bytes *in)

@@ -20,7 +20,7 @@ static void drop_dtypes(json_t *object)
     json_object_del(object, "dtype");
 }
 
-/* Equal when dtypes are left out, those of the models within too. */
+/* Returns true if a and b are equal except for dtypes, including those of nested models. */
 static bool same_otherwise(json_t *a, json_t *b)
 {
     json_t *both[2] = { a, b }, *value;

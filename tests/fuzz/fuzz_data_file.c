@@ -12,9 +12,9 @@
 #include "data/data_parts.h"
 #include "fuzz.h"
 
-enum { MOST = 1 << 24 }; /* of unpacked bytes: what packs better is left */
+enum { MOST = 1 << 24 }; /* unpacked bytes; inputs that unpack to more are skipped */
 
-/* A hash of all lines, each with its end; *nbytes of them. */
+/* Hashes all lines with their ends; *nbytes: their size. */
 static int hash_lines(const char *path, uint64_t *hash, size_t *nbytes)
 {
     struct fsdpck_error err = { 0 };
@@ -80,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     if (unpacked >= MOST)
         return 0;
     int parts = hash_parts(&config, 1, &b), some = hash_parts(&config, 3, &c);
-    /* an empty file is no data, and has no lines */
+    /* an empty file is not data, and has no lines */
     FUZZ_CHECK(lines ? parts != 0 : parts == 0 || parts == FSDPCK_ERR_FORMAT);
     FUZZ_CHECK(parts != 0 || (a == b && some == 0));
     return 0;

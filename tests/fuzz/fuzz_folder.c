@@ -7,7 +7,7 @@
 #include "fuzz.h"
 #include "base/ioutil.h"
 
-/* The folder's files: one folder a process, read once. */
+/* Files of the folder, read once; a process uses one folder. */
 static struct memory_io loaded;
 
 static void load_file(const char *folder, const char *name)

@@ -17,7 +17,7 @@ static size_t char_nbytes(const char *s)
     return n;
 }
 
-/* The code point's bytes as a number. */
+/* The bytes of a code point as a number. */
 static uint32_t char_value(const char *s)
 {
     uint32_t c = 0;
@@ -26,7 +26,7 @@ static uint32_t char_value(const char *s)
     return c;
 }
 
-/* One member of a set, perhaps quoted; *s moves behind it. */
+/* Reads one member of a set, perhaps quoted, and moves *s past it. */
 static uint32_t take_member(const char **s, const char *end)
 {
     if (**s == '\\' && *s + 1 < end)
@@ -36,7 +36,7 @@ static uint32_t take_member(const char **s, const char *end)
     return c;
 }
 
-/* Members of the set that is at g ("[…"), and where it ends; NULL where it is no set. */
+/* Returns the end of the set at g ("[…"), or NULL if it is not a set. */
 static const char *find_end(const char *g)
 {
     const char *s = g + 1 + (g[1] == '!' || g[1] == '^');
@@ -62,7 +62,7 @@ static bool set_has(const char *g, const char *end, uint32_t c)
     return found != negated;
 }
 
-/* Whether one element of the pattern at g takes the character at name; *next gets the pattern behind it. */
+/* Returns true if one element of the pattern at g matches the character at name. *next: the rest of the pattern. */
 static bool takes(const char *g, const char *name, const char **next)
 {
     const char *end = *g == '[' ? find_end(g) : NULL;
@@ -104,7 +104,7 @@ static bool reference(const char *glob, const char *name)
     return matches[0][0];
 }
 
-/* Every character quoted: matches just the name. */
+/* A pattern with every character quoted matches exactly the name. */
 static void check_quoted(const char *name)
 {
     char quoted[2 * MAX + 1];

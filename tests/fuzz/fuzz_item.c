@@ -29,7 +29,7 @@ static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype,
     fsdpck_dcp_storage_begin(w);
     fsdpck_dcp_storage(w, "t", ndim, zeros, 0, "__0_0.distcp", 0, item->nbytes);
     if (is_stream(item)) {
-        w->text.nbytes -= 2; /* back into the state of _StorageInfo */
+        w->text.nbytes -= 2; /* reopens the state of _StorageInfo */
         fsdpck_text_add(&w->text, transforms, sizeof transforms - 1);
     }
     fsdpck_dcp_end(w);

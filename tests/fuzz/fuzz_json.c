@@ -8,7 +8,7 @@
 #include "fuzz.h"
 #include "base/json_read.h"
 
-/* Returns NULL where jansson cannot hold the number. */
+/* Returns NULL if jansson cannot hold the number. */
 static json_t *build_number(struct fsdpck_json *j)
 {
     const char *text;
@@ -72,7 +72,7 @@ static json_t *build(struct fsdpck_json *j)
     return NULL;
 }
 
-/* Reading past a value refuses exactly what reading it does. */
+/* Skipping a value refuses exactly what reading it refuses. */
 static void check_skip(const char *text, size_t nbytes, bool failed)
 {
     struct fsdpck_error err = { 0 };
@@ -86,7 +86,7 @@ static void check_skip(const char *text, size_t nbytes, bool failed)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    char *text = (char *)fuzz_copy(data, nbytes); /* without a NUL behind it */
+    char *text = (char *)fuzz_copy(data, nbytes); /* without a terminating NUL */
     struct fsdpck_error err = { 0 };
     struct fsdpck_json j;
     json_error_t why;

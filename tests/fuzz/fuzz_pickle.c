@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     walk(p, fsdpck_pickle_root(p), &left);
     uint8_t *exact = fuzz_copy(data, used);
     r = fsdpck_pickle_parse("x", 0, exact, used, allowed, &again, &err);
-    /* Memo numbers are capped by the input's length; a FRAME may reach beyond STOP. */
+    /* The input's length caps memo numbers; a FRAME may reach beyond STOP. */
     FUZZ_CHECK(r == 0 ? fsdpck_pickle_used(again) == used : r == FSDPCK_ERR_LIMIT || memchr(data, 0x95, used));
     free(exact);
     fsdpck_pickle_free(again);

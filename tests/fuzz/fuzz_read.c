@@ -12,10 +12,10 @@
 struct read_target {
     struct fuzz_box box;
     int64_t strides[MODEL_MAX_DIMS];
-    uint64_t nbytes, first; /* of the memory; where in it the first element lies */
+    uint64_t nbytes, first; /* size of the memory; offset of the first element in it */
 };
 
-/* Dimensions of the place in any order, each with gaps, and forwards or backwards. */
+/* Lays out the destination with its dimensions in any order, with gaps, forwards or backwards. */
 static void choose_target(const struct model_tensor *t, struct fuzz_bytes *in, struct read_target *p)
 {
     uint64_t step = t->item + fuzz_below(in, 4), used = t->item;

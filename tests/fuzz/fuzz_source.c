@@ -14,8 +14,8 @@
 #include "engine/source_impl.h"
 #include "base/utf8.h"
 
-#define MAX_READ_NBYTES (64u << 10) /* tensors above are not read: slow, and nothing new */
-#define MAX_TENSORS     16u         /* that are read */
+#define MAX_READ_NBYTES (64u << 10) /* larger tensors are not read: slow, with no new coverage */
+#define MAX_TENSORS     16u         /* most tensors read */
 
 static struct fsdpck_options options_of(struct memory_io *m)
 {
@@ -85,11 +85,11 @@ static void check_catalogue(const struct fsdpck_source *src)
 
 /* ---- bytes ---- */
 
-/* The middle of the tensor, with a place that is no dense one: rows in reverse. */
+/* The middle of the tensor, read into a destination that is not dense: rows in reverse. */
 struct middle {
     uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS];
     int64_t strides[FSDPCK_MAX_DIMS];
-    uint64_t nelem, item, first; /* first: bytes in the place before its first element */
+    uint64_t nelem, item, first; /* first: offset of the first element in the destination */
 };
 
 static void choose_middle(const struct fsdpck_tensor *t, struct middle *m)
@@ -128,13 +128,13 @@ static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     struct fsdpck_error err = { 0 };
     int r = fsdpck_source_plan(src, read, 1, &plan, &err);
     check_error(r, &err);
-    /* torch's views may show one element many times (stride 0). */
+    /* views of torch may repeat an element (stride 0). */
     bool views = strcmp(fsdpck_source_kind(src), "pt") == 0 || strcmp(fsdpck_source_kind(src), "ranks") == 0;
     FUZZ_CHECK(r != 0 ||
                (plan.needed_nbytes == read->tensor->nbytes && (views || plan.read_nbytes >= plan.needed_nbytes)));
 }
 
-/* Returns whether it could be read. */
+/* Returns true if the tensor could be read. */
 static bool read_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *t)
 {
     struct middle m;
@@ -178,7 +178,7 @@ static void check_problem(void *ctx, const struct fsdpck_problem *p)
     ++*(uint64_t *)ctx;
 }
 
-/* Returns whether verify has nothing to say against it. */
+/* Returns true if verify finds no problem. */
 static bool verify(const char *path, const char *from, const struct fsdpck_options *opt)
 {
     struct fsdpck_verify_result result;
@@ -190,7 +190,7 @@ static bool verify(const char *path, const char *from, const struct fsdpck_optio
     return r == 0 && nproblems == 0;
 }
 
-/* Returns whether all of it could be read. */
+/* Returns true if everything could be read. */
 static bool open_and_read(struct memory_io *m, const char *path, const char *from, const struct fsdpck_options *opt)
 {
     struct fsdpck_error err = { 0 };
@@ -214,7 +214,7 @@ static bool open_and_read(struct memory_io *m, const char *path, const char *fro
 void fuzz_source(struct memory_io *m, const char *path, const char *from)
 {
     struct fsdpck_options opt = options_of(m), lax = options_of(m);
-    lax.no_verify = true; /* behind the CRC-32s, which few changed files pass */
+    lax.no_verify = true; /* skips the CRC-32s, which few mutated files pass */
     bool sound = open_and_read(m, path, from, &opt), read = open_and_read(m, path, from, &lax);
     FUZZ_CHECK(read || !sound);
     FUZZ_CHECK(!verify(path, from, &opt) || sound);

@@ -6,13 +6,13 @@
 
 #include "../support/memory_io.h"
 
-/* from: the kind to insist on, or NULL. */
+/* from: the required kind, or NULL. */
 void fuzz_source(struct memory_io *m, const char *path, const char *from);
 
-/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once: a process has one
- * such folder. */
+/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once, because a process
+ * uses one such folder. */
 void fuzz_add_folder(struct memory_io *m, const char *folder);
-/* One of them. */
+/* Finds one of them. */
 const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path);
 
 #endif

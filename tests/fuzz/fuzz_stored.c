@@ -21,14 +21,14 @@ static void make_tensor(struct fuzz_stored *s, struct fuzz_bytes *in)
     for (uint32_t d = 0; d < ndim; d++)
         nbytes *= shape[d] = fuzz_below(in, 7);
     uint32_t wide = ndim ? (uint32_t)fuzz_below(in, 16 * ndim) : 1;
-    if (wide < ndim && nbytes) { /* now and then one dimension is long: several hash blocks */
+    if (wide < ndim && nbytes) { /* sometimes one dimension is long enough for several hash blocks */
         uint64_t most = FUZZ_TENSOR_NBYTES / nbytes, times = 1 + fuzz_below(in, 65536);
         shape[wide] *= times < most ? times : most;
     }
     s->t = model_add(&s->model, &seed, dtype, ndim, shape);
 }
 
-/* Up to three parts: where they begin, and the end. */
+/* Cuts a dimension into up to three parts; at: their starts and the end. */
 static size_t cut_dim(uint64_t length, struct fuzz_bytes *in, uint64_t at[4])
 {
     size_t n = 0;
@@ -59,8 +59,8 @@ size_t fuzz_cut(const struct model_tensor *t, struct fuzz_bytes *in, struct fuzz
 
 /* ---- chunks in files ---- */
 
-/* Row-major, or with the dimensions in another order and gaps between elements. Returns the elements from first to
- * last. */
+/* Chooses row-major strides, or another order of dimensions with gaps between elements. Returns the distance in
+ * elements from first to last. */
 static uint64_t choose_strides(struct fuzz_chunk *c, uint32_t ndim, struct fuzz_bytes *in, bool dense)
 {
     uint32_t order[MODEL_MAX_DIMS];
@@ -169,7 +169,7 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
 
 static const struct fsdpck_source_ops ops = { .kind = "fuzz", .extents = extents };
 
-/* What fsdpck_source_open() does, without a format. */
+/* Like fsdpck_source_open(), without a format. */
 static struct fsdpck_source *make_source(struct fuzz_stored *s)
 {
     static const char *const paths[FUZZ_NFILES] = { MEMORY_ROOT "/0", MEMORY_ROOT "/1" };

@@ -15,14 +15,14 @@ struct fuzz_box {
     uint64_t offset[MODEL_MAX_DIMS], size[MODEL_MAX_DIMS]; /* (ndim) */
 };
 
-/* Boxes that fill the tensor: every dimension is cut in up to three parts. Returns how many; none where the tensor is
- * empty. */
+/* Makes boxes that fill the tensor: every dimension is cut into up to three parts. Returns their number; 0 for an empty
+ * tensor. */
 size_t fuzz_cut(const struct model_tensor *t, struct fuzz_bytes *in, struct fuzz_box boxes[FUZZ_MAX_BOXES]);
 
 struct fuzz_chunk {
     struct fuzz_box box;
     uint64_t strides[MODEL_MAX_DIMS];
-    struct fsdpck_extent extent; /* points at the above */
+    struct fsdpck_extent extent; /* points into the arrays above */
 };
 
 struct fuzz_stored {

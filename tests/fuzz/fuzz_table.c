@@ -13,7 +13,7 @@
 #define SHARD MEMORY_ROOT "/__0_0.distcp"
 #define INDEX MEMORY_ROOT "/index.json"
 
-/* The hash of the table that the trailer tells of, and that of the trailer. */
+/* Corrects the hash of the table in the trailer, and that of the trailer. */
 static struct fsdpck_trailer fix_trailer(uint8_t *file, size_t nbytes)
 {
     struct fsdpck_trailer t = { 0 };
@@ -29,7 +29,7 @@ static struct fsdpck_trailer fix_trailer(uint8_t *file, size_t nbytes)
     return t;
 }
 
-/* The sound index, but for what it says of rank 0's file. */
+/* Writes the valid index, with rank 0's file replaced. */
 static void write_index(struct fsdpck_text *t, const char *sound, size_t sound_nbytes,
                         const struct fsdpck_trailer *trailer, size_t nbytes)
 {

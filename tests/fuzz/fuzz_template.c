@@ -16,7 +16,7 @@ static void check_render(const struct jinja *j, json_t *context)
     size_t at = 0;
     for (size_t i = 0; rc == 0 && i < out.nspans; i++) {
         FUZZ_CHECK(out.spans[i].begin <= out.spans[i].end && out.spans[i].end <= out.nbytes);
-        FUZZ_CHECK(out.spans[i].end >= at); /* one may lie in another */
+        FUZZ_CHECK(out.spans[i].end >= at); /* spans may nest */
         at = out.spans[i].end;
     }
     FUZZ_CHECK(jinja_render(j, context, 86400, &again, &again_err) == rc);

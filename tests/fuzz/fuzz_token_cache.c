@@ -11,8 +11,8 @@
 
 enum { NVOCAB = 1000, NFILES = 3, MOST_PAGES = 8 };
 
-/* A section begins with its hash and its bytes; both are made right as far as the body goes. Returns how many there
- * are. */
+/* A section begins with its hash and its size. Corrects both, as far as the body reaches. Returns the number of
+ * sections. */
 static uint64_t mend(char *body, size_t nbytes)
 {
     uint64_t nsections = 0;
@@ -39,7 +39,7 @@ static void check_documents(const struct data *d, const char *bytes, size_t nbyt
     }
 }
 
-/* Documents of the body, or SIZE_MAX where it is not sound. */
+/* Returns the number of documents in the body, or SIZE_MAX if it is refused. */
 static size_t take(const uint8_t *data, size_t body)
 {
     static const struct data_cache_id id = { .path = "tokens.bin", .key = 7, .nfiles = NFILES, .nvocab = NVOCAB };
@@ -64,7 +64,7 @@ static size_t take(const uint8_t *data, size_t body)
     return ndocs;
 }
 
-/* What is packed comes back. */
+/* Encoding and decoding gives the data back. */
 static void check_round_trip(void)
 {
     struct data_section_doc docs[] = { { 2, 1 }, { 1, 0 } };

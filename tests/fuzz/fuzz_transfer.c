@@ -13,7 +13,7 @@ static const char *const out_paths[FUZZ_NFILES] = { MEMORY_ROOT "/out/0", MEMORY
 
 struct task {
     struct fuzz_stored stored;
-    struct model_tensor want; /* the tensor as it goes out; data is owned where it was cast */
+    struct model_tensor want; /* the tensor as written; owns its data if it was cast */
     struct fuzz_box boxes[FUZZ_MAX_BOXES];
     struct fsdpck_out_chunk chunks[FUZZ_MAX_BOXES];
     size_t nchunks;
@@ -43,7 +43,7 @@ static uint64_t chunk_nbytes(const struct task *k, const struct fsdpck_out_chunk
     return fsdpck_box_nelem(c->size, k->want.ndim) * k->want.item;
 }
 
-/* Payload, then perhaps its hashes. */
+/* Places payloads and, optionally, their hashes. */
 static void place_chunks(struct task *k, struct fuzz_bytes *in)
 {
     uint64_t ends[FUZZ_NFILES] = { 1 + fuzz_below(in, 64), 1 };
@@ -86,7 +86,8 @@ static void prepare(struct task *k, struct fuzz_bytes *in)
                                             .contents = &k->content };
 }
 
-/* Every chunk is in lanes that together hold all of its span; a lane owns its elements' content once. */
+/* Checks that the lanes of each chunk together cover its span, and that exactly one lane owns each element's content.
+ */
 static void check_lanes(const struct task *k, size_t max_chunks)
 {
     struct fsdpck_lanes lanes;
@@ -112,7 +113,7 @@ static void check_lanes(const struct task *k, size_t max_chunks)
     fsdpck_lanes_free(&lanes);
 }
 
-/* Compares a range of an output file, and makes it zero: what is left in the end was never to be written. */
+/* Compares a range of an output file and zeroes it; any other byte at the end was written by mistake. */
 static void take(struct task *k, uint32_t file, uint64_t at, const void *want, uint64_t nbytes)
 {
     FUZZ_CHECK(memcmp(k->rooms[file] + at, want, nbytes) == 0);
@@ -129,7 +130,7 @@ static void check_hashes(struct task *k, const struct fsdpck_out_chunk *c, const
     FUZZ_CHECK(c->crc32 == fsdpck_crc32(0, bytes, nbytes));
 }
 
-/* The sum over the chunk's rows, which are whole ones. */
+/* Checks the content id's sum over the chunk's whole rows. */
 static void check_content(const struct task *k, const struct fsdpck_out_chunk *c, const uint8_t *bytes, uint64_t nbytes)
 {
     struct fsdpck_content sum = { 0 };

@@ -8,8 +8,8 @@
 
 enum { TAR_BLOCK = 512, TAR_SIZE = 124, TAR_TYPE = 156 };
 
-/* The next nbytes of f are an input. They are copied to a buffer of exactly that size, so that a sanitizer sees reads
- * beyond it. */
+/* Runs the target on the next nbytes of f. They are copied to a buffer of exactly that size, so that a sanitizer
+ * detects reads beyond it. */
 static void run_input(FILE *f, const char *name, size_t nbytes)
 {
     uint8_t *data = malloc(nbytes ? nbytes : 1);

@@ -33,12 +33,12 @@ static struct {
     struct kern_stream *stream;
     struct kern_event *from, *to;
     int64_t ntok, hidden, inner;
-    int64_t nrow;     /* of norms and RoPE: a matrix of so many is as large as what the copy copies */
-    double copy_rate; /* bytes read and written a second */
+    int64_t nrow;     /* rows of the matrix for norms and RoPE, which is as large as the plain copy */
+    double copy_rate; /* bytes read and written per second */
 } bench;
 
 struct timing {
-    double seconds, spread; /* of one call: the median round, and (slowest - fastest)/median */
+    double seconds, spread; /* per call: the median round, and (slowest - fastest)/median */
 };
 
 static void must(int rc, const char *message)
@@ -65,7 +65,7 @@ static void finish(void)
     must(bench.device->stream_sync(bench.stream, message), message);
 }
 
-/* Floats that differ: zeros take less power to move and to multiply, and so leave the device more clock. */
+/* Varied floats: zeros take less power to move and multiply, and so give the device a higher clock. */
 static struct kern_buffer noise(int64_t nelem, float low, float high)
 {
     struct kern_buffer b = take(nelem, 4);
@@ -148,7 +148,7 @@ static void measure_copy(void)
     bench.device->memory->free(&b);
 }
 
-/* What a start from the page cache cannot be faster than. */
+/* Measures the lower bound of a start from the page cache. */
 static void measure_pinned(void)
 {
     char message[KERN_MESSAGE_BYTES];
@@ -218,7 +218,7 @@ static void measure_norm(void)
     bench.device->memory->free(&rstd);
 }
 
-/* What the host made, on the device. */
+/* Copies host data to the device. */
 static struct kern_buffer send(const void *from, size_t nbytes)
 {
     struct kern_buffer b = take((int64_t)nbytes, 1);
@@ -266,7 +266,7 @@ static void measure_rope(void)
     bench.device->memory->free(&positions);
 }
 
-/* Results go elsewhere: where they came back as operands, values would shrink from call to call. */
+/* Results go to separate memory: written over operands, values would shrink from call to call. */
 static void measure_swiglu(void)
 {
     struct kern_buffer b[6];
@@ -288,7 +288,7 @@ static void measure_swiglu(void)
         bench.device->memory->free(&b[i]);
 }
 
-/* Elements of all adapters of one layer, and of each: A's and B's of q, k, v, o, gate, up and down. */
+/* Elements of all adapters of one layer; nelem: of each, A's and B's of q, k, v, o, gate, up and down. */
 static int64_t size_adapters(int64_t nelem[NADAPTER])
 {
     const int64_t h = bench.hidden, kv = h * NKV / NHEAD, inner = bench.inner,
@@ -299,7 +299,7 @@ static int64_t size_adapters(int64_t nelem[NADAPTER])
     return sum;
 }
 
-/* As the trainer calls it: each adapter's A and B are ranges of their own, and their rounded weights are wanted. */
+/* Calls it like the trainer: each adapter's A and B are separate ranges, with rounded weights. */
 static void measure_adamw(void)
 {
     int64_t each[NADAPTER], nelem = NLAYER * size_adapters(each), at = 0;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ThreadSanitizer takes ten times as long, and looks for races, not for numbers. */
+/* ThreadSanitizer is ten times slower, and looks for races, not for numbers. */
 #ifdef __SANITIZE_THREAD__
 enum { WATCHED = true };
 #else
@@ -57,7 +57,8 @@ float *float_zeros(int64_t n)
     return p;
 }
 
-/* Rows of eights start at multiples of 16 bytes, for kernels that then read as much at once; others do not. */
+/* Rows start at multiples of 16 bytes if ncol is a multiple of eight, so that kernels use 16-byte accesses; otherwise
+ * not. */
 struct matrix matrix_new(int64_t nrow, int64_t ncol, enum kern_dtype dtype)
 {
     struct matrix m = { nrow, ncol, ncol + (ncol % 8 ? 5 : 8), dtype, NULL };
@@ -105,7 +106,7 @@ double at(const struct matrix *m, int64_t row, int64_t col)
     return (double)x;
 }
 
-/* bf16 by truncation of a rounded fp32: an input may be any value. */
+/* bf16 by truncation, because an input may have any value. */
 void put(struct matrix *m, int64_t row, int64_t col, double value)
 {
     int64_t i = row * m->pitch + col;
@@ -136,7 +137,7 @@ static void stir(struct rig *rig, double value)
     rig->hash ^= rig->hash >> 29;
 }
 
-/* At least 0.1: operands are near 1, and where all that is wanted is 0, rounding is not. */
+/* Largest |want|, at least 0.1: operands are near 1, so where the result should be 0, rounding is not. */
 static double largest(const double *want, int64_t n)
 {
     double top = 0.1;

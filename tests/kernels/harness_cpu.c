@@ -17,7 +17,7 @@ static void choose_simd(struct kern_stream *stream, const void *simd)
 {
     stream->simd = simd;
     if (simd != cpu_simd_best())
-        stream->panels[KERN_F32] = stream->panels[KERN_BF16] = NULL; /* the library's products */
+        stream->panels[KERN_F32] = stream->panels[KERN_BF16] = NULL; /* products by oneDNN */
 }
 
 static uint64_t run(rig_test test, unsigned nthreads, const struct cpu_simd *simd, enum kern_dtype dtype)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Before the tests' main: cmocka has no way to leave all of them out with a reason. */
+/* Runs before main, because cmocka cannot skip all tests with a reason. */
 __attribute__((constructor)) static void start(void)
 {
     int n = 0;
@@ -54,7 +54,7 @@ void must_free(void *p)
 
 void rig_run_all(rig_test test)
 {
-    struct kern_pool *pool = kern_pool_new(1); /* a stream without one has no scratch */
+    struct kern_pool *pool = kern_pool_new(1); /* a stream without a pool has no scratch */
     assert_non_null(pool);
     for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
         const uint64_t first = rig_run_once(test, pool, (enum kern_dtype)dtype, NULL, NULL);

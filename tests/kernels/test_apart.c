@@ -36,7 +36,7 @@ static void replays(struct rig *rig)
     must_free(want), matrix_free(&x), matrix_free(&y);
 }
 
-/* Sums of squares bring a list, from where it is not any more. */
+/* sum_squares uploads a list; its host copy is gone when the recording is replayed. */
 static void replays_lists(struct rig *rig)
 {
     struct matrix x = matrix_new(NROW, NCOL, rig->dtype);
@@ -62,7 +62,7 @@ static void replays_lists(struct rig *rig)
     must_free(sums), matrix_free(&x);
 }
 
-/* What fails while it is recorded leaves nothing behind. */
+/* A failure during recording leaves nothing behind. */
 static void refuses(struct rig *rig)
 {
     struct matrix x = matrix_new(NROW, NCOL, rig->dtype);
@@ -76,8 +76,8 @@ static void refuses(struct rig *rig)
     matrix_free(&x);
 }
 
-/* A sum wants none; a product, its own or the library's, and a list end with a sentence, and the stream is good for
- * more. */
+/* On a stream without scratch a sum works; a product, by our kernel or the library, and a list fail with a message, and
+ * the stream remains usable. */
 static void goes_ahead(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];

@@ -15,7 +15,7 @@ struct job {
 
 static const int64_t one[] = { 0, 5 }, packed[] = { 0, 1, 70, 70, 203, 300 }, whole[] = { 0, 200 },
                      short_one[] = { 0, 90 }, long_one[] = { 0, 300 }, two[] = { 0, 129, 260 }, tail[] = { 0, 65, 130 };
-/* Without a table. */
+/* A shape without a table. */
 #define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) \
     { \
         ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, \
@@ -32,8 +32,8 @@ static const struct job jobs[] = {
     { SHAPE(90, 2, 1, 96, short_one, 1, 0, 0.1f), "heads of 96" },
     { SHAPE(130, 1, 1, 128, tail, 2, 0, 0.09f), "heads of 128, documents of one token more than a block" },
     { SHAPE(130, 1, 1, 72, tail, 2, 0, 0.1f), "heads of 72" },
-    /* the last query that sees a block of keys, alone in its block; the first key that the last query of a block does
-       not see */
+    /* 66: the last query that sees a block of keys is alone in its block; the others: the last query of a block just
+       misses the first key of another */
     { SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f), "a window of 66" },
     { SHAPE(300, 1, 1, 64, long_one, 1, 127, 0.1f), "a window of 127" },
     { SHAPE(300, 1, 1, 64, long_one, 1, 191, 0.1f), "a window of 191" },
@@ -41,7 +41,7 @@ static const struct job jobs[] = {
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 
-/* q, k, v, o, d_o, and in fp64 what is wanted of them. */
+/* q, k, v, o, d_o, and the expected results in fp64. */
 struct bench {
     struct kern_attention_shape s;
     struct matrix q, k, v, o, d_o, dq, dk, dv;
@@ -62,7 +62,7 @@ static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
     return sum * (double)b->s.scale;
 }
 
-/* One query: weights into p, output and lse. */
+/* One query: its weights in p, output and lse. */
 static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
 {
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
@@ -141,7 +141,7 @@ static void bench_free(struct bench *b)
 
 enum { GUARD = 4096 };
 
-/* What is there for the most tokens and documents holds any of fewer: what lies behind it stays. */
+/* Scratch for the maximum of tokens and documents suffices for fewer: the guard behind it is unchanged. */
 static void check_guard(const unsigned char *behind, const char *what, const struct kern_attention_shape *s,
                         const struct kern_attention_shape *most)
 {
@@ -151,8 +151,8 @@ static void check_guard(const unsigned char *behind, const char *what, const str
                      (long long)s->ntok, (long long)s->ndoc, (long long)most->ntok, (long long)most->ndoc);
 }
 
-/* The table of b's documents, in memory that is the caller's. most: room for so many tokens and documents; GUARD bytes
- * behind it stay. */
+/* Makes the table of b's documents in memory of the caller, with room for the tokens and documents of `most`. GUARD
+ * bytes behind it must stay unchanged. */
 static void make_table(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
 {
     const size_t nbytes = rig->ops->attention_table_bytes(rig->stream, most);
@@ -205,7 +205,7 @@ static void one_job(struct rig *rig, const struct job *job)
     float *lse = float_zeros(b.s.nhead * b.s.ntok);
     reference(&b);
     run_forward(rig, &b, lse);
-    /* bf16: weights are rounded before they are multiplied, and the gradient sees o rounded. */
+    /* bf16: weights are rounded before they are multiplied, and the gradient uses the rounded o. */
     const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 1e-5;
     check_matrix(rig, &b.o, b.o_ref, rig->dtype == KERN_BF16 ? 2e-3 : 2e-6, job->what);
     check_floats(rig, lse, b.s.nhead * b.s.ntok, b.lse_ref, 1e-6, job->what);
@@ -227,8 +227,8 @@ static void against_reference(struct rig *rig)
         one_job(rig, &jobs[i]);
 }
 
-/* Gradients that come of one query alone, which for a key is one of many: the last query that sees keys of a block, and
- * the first of its own. */
+/* Gradients from a single query, one of many that see a key: the last query that sees keys of a block, and the first of
+ * its own block. */
 static void one_query(struct rig *rig)
 {
     static const int64_t queries[] = { 128, 192 };
@@ -256,8 +256,8 @@ static int64_t below(struct rig *rig, int64_t n)
     return (int64_t)((rig_uniform(rig) + 1) / 2 * 0.999999 * (double)n);
 }
 
-/* Any heads, features, documents and window: blocks of 64 and 128 rows whole and cut, and more than one of them seen in
- * part. */
+/* Random heads, features, documents and windows: blocks of 64 and 128 rows, whole and partial, several of them partly
+ * masked. */
 static void any_shape(struct rig *rig)
 {
     static const int64_t dims[] = { 64, 96, 128 };
@@ -281,7 +281,7 @@ static void any_shape(struct rig *rig)
     }
 }
 
-/* Other contents of one document leave every bit of the others as it was. */
+/* Other contents of one document leave the bits of all others unchanged. */
 static void documents(struct rig *rig)
 {
     const struct kern_attention_shape *s = &jobs[1].s;
@@ -308,7 +308,7 @@ static void documents(struct rig *rig)
                     fail_msg("matrix %zu, token %lld changed with another document", m, (long long)i);
         matrix_free(&before[m]);
     }
-    assert_true(isnan(at(&b.o, 100, 0))); /* and a NaN is not lost */
+    assert_true(isnan(at(&b.o, 100, 0))); /* a NaN must not be lost */
     bench_free(&b);
     must_free(lse);
 }
@@ -359,7 +359,7 @@ static void scratch_of_more(struct rig *rig)
     }
 }
 
-/* Σ o · d_o of the reference, by which the reference's own gradients are checked. */
+/* Σ o · d_o of the reference; its finite differences check the reference's gradients. */
 static double objective(struct bench *b)
 {
     double sum = 0, *p = zeros(b->s.ntok);

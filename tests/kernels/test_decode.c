@@ -36,7 +36,7 @@ static void part_free(struct part *p)
     must_free(p->s);
 }
 
-/* rest: with bias, sum and a low-rank part. */
+/* rest: with bias, `add` and a low-rank part. */
 static struct kern_gemv_part describe(struct part *p, const struct matrix *x, int64_t r, float alpha, bool rest)
 {
     struct kern_gemv_part g = { .n = p->w.nrow, .w = cview(&p->w), .alpha = alpha, .y = view(&p->y) };
@@ -81,7 +81,7 @@ static void gemv(struct rig *rig)
     static const int64_t n[][3] = { { 1, 1, 1 }, { 0, 3, 70 }, { 130, 7, 65 }, { 700, 40, 3 } };
     static const int64_t k[] = {
         1, 7, 33, 64, 100, 577, 2500, 2184
-    }; /* the last: rows of whole eights, more of them than a warp reads at once, and some over */
+    }; /* the last: rows of whole groups of eight, more than a warp reads at once, with a remainder */
     for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++)
         for (size_t j = 0; j < sizeof(k) / sizeof(k[0]); j++)
             gemv_one(rig, k[j], rig->dtype, n[i], (int64_t)(j % 4) * 2);
@@ -148,7 +148,7 @@ static void attention(struct rig *rig)
     }
 }
 
-/* What makes no sense is refused, and the stream says so. */
+/* Invalid arguments are refused, with a message in the stream. */
 static void refused(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];

@@ -45,7 +45,7 @@ static void norms(struct rig *rig)
     matrix_free(&w), matrix_free(&a), matrix_free(&b);
 }
 
-/* With and without bias and sum; the last over the sum. */
+/* With and without bias and `add`; the last overwrites `add`. */
 static void scales(struct rig *rig)
 {
     struct matrix u = matrix_random(rig, NROW, NOUT, rig->dtype, 1), bias = matrix_random(rig, 1, NOUT, rig->dtype, 1),

@@ -153,9 +153,9 @@ static void indices(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];
     embedding(rig, 72);
-    embedding(rig, 1301); /* more than a block of threads adds in one go */
+    embedding(rig, 1301); /* more than a block of threads adds in one pass */
     embedding_cols(rig);
-    /* An index that is none: said later, and what follows does nothing until it was heard. */
+    /* a bad index is reported at the next synchronisation; until then, later kernels do nothing */
     struct matrix w = matrix_random(rig, 3, 4, rig->dtype, 1), y = matrix_random(rig, 2, 4, rig->dtype, 1),
                   before = matrix_copy(&y);
     int32_t *bad = must_alloc(2 * sizeof(*bad)), *good = must_alloc(2 * sizeof(*good));
@@ -202,7 +202,7 @@ static void dropout(struct rig *rig)
     matrix_free(&x), matrix_free(&y);
 }
 
-/* Each fp32 that matters: ties, the largest, infinities, NaN, subnormals. */
+/* Special fp32 values: ties, the largest, infinities, NaN, subnormals. */
 static void casts(struct rig *rig)
 {
     static const uint32_t from[] = {
@@ -219,7 +219,7 @@ static void casts(struct rig *rig)
     rig->ops->cast(rig->stream, narrow, (struct kern_cmat){ values, N, KERN_F32 }, 1, N);
     rig->ops->cast(rig->stream, wide, kern_const(narrow), 1, N);
     for (int i = 0; i < N; i++) {
-        const bool nan = (from[i] & 0x7fffffff) > 0x7f800000; /* any NaN will do */
+        const bool nan = (from[i] & 0x7fffffff) > 0x7f800000; /* any NaN is accepted */
         if (nan ? (got[i] & 0x7fff) <= 0x7f80 : got[i] != to[i])
             fail_msg("%08x became %04x, wanted %04x", from[i], got[i], to[i]);
         assert_int_equal(back[i], (uint32_t)got[i] << 16);

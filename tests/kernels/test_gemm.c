@@ -34,7 +34,7 @@ static void add_rest(double *want, const struct matrix *add, const struct matrix
             want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
 }
 
-/* A GPU rounds a bf16 C at each of its parts. */
+/* A GPU rounds a bf16 C after each part. */
 static void check_parts(struct rig *rig, const struct matrix *c, const double *want, int nparts)
 {
     const bool by_part = c->dtype == KERN_BF16 && strncmp(rig->device->name, "cuda", 4) == 0;
@@ -82,8 +82,8 @@ static void plain(struct rig *rig)
             }
 }
 
-/* What a library chose for one of them does for no other, though all have the same shapes. sum: 0 none, 1 C itself, 2
- * another, with longer rows. */
+/* The kinds differ, though all have the same shapes, so a library's cached choice for one must not serve another. sum:
+ * 0 none, 1 C itself, 2 another matrix, with longer rows. */
 static void one_kind(struct rig *rig, bool trans_a, bool trans_b, int sum, bool with_bias)
 {
     enum { N = 24 };
@@ -124,7 +124,7 @@ static void one_shape(struct rig *rig)
                 one_kind(rig, layout == 2, layout == 1, sum, with_bias);
 }
 
-/* More shapes than a library's primitives are kept for, and the first ones again. */
+/* More shapes than the cache of primitives holds, then the first ones again. */
 static void many_shapes(struct rig *rig)
 {
     for (int64_t i = 0; i < 400; i++) {
@@ -133,8 +133,8 @@ static void many_shapes(struct rig *rig)
     }
 }
 
-/* The ways of cutting a product that has kernels of its own here: turned round, strips together, blocks of rows; ends
- * of tiles, strips and units. */
+/* Every strategy of our packed products: transposed, several strips, blocks of rows; with partial tiles, strips and
+ * units. */
 static void ways(struct rig *rig)
 {
     static const struct shape shapes[] = { { 64, 200, 64 },  { 70, 530, 66 },  { 513, 65, 34 }, { 700, 1100, 10 },
@@ -144,7 +144,7 @@ static void ways(struct rig *rig)
             one_plain(rig, shapes[i], layout == 2, layout == 1, layout == 2 ? KERN_F32 : rig->dtype, layout == 2);
 }
 
-/* As layers with adapters ask for it: all rows, no mask, several parts, a bias, a sum; few rows and many. */
+/* Like a layer with adapters: all rows, no mask, several parts, a bias, a sum; few rows and many. */
 static void layer(struct rig *rig, int64_t m, bool trans_b)
 {
     enum { N = 150, K = 40, R = 6, R2 = 70 };
@@ -192,7 +192,7 @@ static void layers(struct rig *rig)
             layer(rig, m, trans_b);
 }
 
-/* fp32 by bf16 and the other way. */
+/* fp32 by bf16 and bf16 by fp32. */
 static void mixed(struct rig *rig)
 {
     struct matrix a = matrix_random(rig, 70, 40, KERN_F32, 1), b = matrix_random(rig, 33, 40, rig->dtype, 1),
@@ -210,8 +210,8 @@ static void mixed(struct rig *rig)
     matrix_free(&c);
 }
 
-/* Two segments that leave rows between and after them, one with dropout; a third that meets both; bias; a sum that is
- * not C. */
+/* Two segments with rows between and after them, one with dropout; a third that overlaps both; bias; a sum that is not
+ * C. */
 static void all_at_once(struct rig *rig)
 {
     enum { M = 300, N = 90, K = 50, R = 6 };

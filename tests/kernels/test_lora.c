@@ -63,7 +63,7 @@ static void lora_new(struct rig *rig, struct lora_case *c)
                                   .ds = view(&c->ds) };
 }
 
-/* Rows and columns that no segment covers stay as they were. */
+/* Rows and columns outside of all segments stay unchanged. */
 static void reference(struct lora_case *c)
 {
     for (int i = 0; i < NROW * R; i++) {

@@ -40,7 +40,7 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
     matrix_free(&logits);
 }
 
-/* A bf16 gradient over fp32 logits, each row where its logits were. */
+/* A bf16 gradient over fp32 logits; each row overwrites its logits. */
 static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
 {
     struct matrix logits = matrix_random(rig, nrow, ncol, KERN_F32, 20),
@@ -71,7 +71,7 @@ static void entropy(struct rig *rig)
     entropy_shape(rig, 3, 4104);
     entropy_over(rig, 3, 5003);
     entropy_over(rig, 3, 6008);
-    entropy_shape(rig, 2, 33000); /* more than a block of threads reads in one go */
+    entropy_shape(rig, 2, 33000); /* more than a block of threads reads in one pass */
     entropy_over(rig, 3, 33003);
     entropy_over(rig, 2, 33008);
     int32_t *target = must_alloc(sizeof(*target));
@@ -81,7 +81,7 @@ static void entropy(struct rig *rig)
     rig->ops->cross_entropy(rig->stream, &e);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     assert_string_equal(message, "row 0: target 4 is not one of 4");
-    /* A NaN among the logits is a NaN in the loss. */
+    /* a NaN among the logits gives a NaN loss */
     for (int i = 0; i < 4; i++) {
         *target = 2;
         for (int j = 0; j < 4; j++)
@@ -89,7 +89,7 @@ static void entropy(struct rig *rig)
         rig->ops->cross_entropy(rig->stream, &e);
         assert_true(isnan(*loss));
     }
-    /* Logits of -inf weigh nothing, whole eights of them too. */
+    /* logits of -inf add nothing, even whole groups of eight */
     float *row = float_zeros(40);
     for (int j = 0; j < 40; j++)
         row[j] = j < 2 || j > 20 ? -INFINITY : 1;
@@ -119,7 +119,7 @@ static double to_bf16(double x)
     return rint(x / unit) * unit;
 }
 
-/* One token: everything that it adds. */
+/* All contributions of one token. */
 static void token_reference(struct head_case *c, int64_t i, int64_t token)
 {
     const double scale = (double)c->head.lora.scale;
@@ -203,7 +203,7 @@ static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lor
                                                 .dropout = { .p = p, .rng = { 9, 1, 2 }, .token0 = 40, .width = DIM } };
 }
 
-/* Few bits: products of them are exact in fp32, and what they round to is no matter of chance. */
+/* Few bits, so that products are exact in fp32 and round predictably. */
 static void make_coarse(struct matrix *m)
 {
     for (int64_t i = 0; i < m->nrow; i++)
@@ -222,7 +222,7 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern
         token_reference(&c, i, chosen ? c.rows[i] : i);
     c.head.scratch = must_alloc(kern_head_scratch(&c.head));
     kern_head_run(rig->device, rig->stream, &c.head);
-    /* bf16: the logits' gradient, S and dS are rounded on the way. */
+    /* bf16: the gradient of the logits, S and dS are rounded on the way. */
     const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 3e-6,
                  loss_tolerance = rig->dtype == KERN_BF16 && lora ? 3e-3 : 2e-6;
     check_floats(rig, c.loss, c.head.nrow, c.want_loss, loss_tolerance, "loss");

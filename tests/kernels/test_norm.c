@@ -9,7 +9,8 @@
 struct shape {
     int64_t nrow, ngroup, ncol;
 };
-/* A group of few columns, of as many as a warp or a part of one takes in one go, and of more than a block keeps. */
+/* Groups of few columns, of as many as part of a warp or a warp processes in one pass, and of more than a block keeps
+ * in registers. */
 static const struct shape shapes[] = { { 1, 1, 1 },   { 5, 1, 7 },    { 130, 1, 576 }, { 3, 1, 2500 }, { 200, 3, 20 },
                                        { 7, 3, 128 }, { 40, 2, 100 }, { 6, 1, 200 },   { 3, 1, 4100 }, { 2, 1, 8300 } };
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
@@ -55,7 +56,7 @@ static void forward(struct rig *rig)
     }
 }
 
-/* What the kernel should give, by the formulas of norm.h in fp64. */
+/* The expected results in fp64, by the formulas of norm.h. */
 static void grad_reference(struct shape s, const struct matrix *x, const struct matrix *dy, const struct matrix *gamma,
                            const struct matrix *add, double *dx, double *dgamma)
 {
@@ -102,7 +103,7 @@ static void grad_one(struct rig *rig, struct shape s)
     check_matrix(rig, &dx, want, 3e-6, "dx over dy");
     check_floats(rig, dgamma, s.ncol, want_gamma, 3e-6, "dgamma");
 
-    /* Frozen gamma; the sum is the result's own memory. */
+    /* gamma is frozen; `add` is dx's memory */
     r.dy = cview(&dy);
     r.add = cview(&add);
     r.dx = view(&add);
@@ -144,7 +145,7 @@ static void rope_dim(struct rig *rig, int64_t dim)
     struct kern_rope_apply r = { NROW, NHEAD, dim, view(&x), cosines, sines, positions, false };
     rig->ops->rope(rig->stream, &r);
     check_matrix(rig, &x, want, 1e-6, "rope");
-    /* The inverse of a rotation is its transpose: the gradient. */
+    /* the inverse of a rotation is its transpose, which the gradient needs */
     for (int64_t i = 0; i < NROW * NHEAD * dim; i++)
         want[i] = at(&before, i / (NHEAD * dim), i % (NHEAD * dim));
     r.inverse = true;

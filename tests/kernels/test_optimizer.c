@@ -54,8 +54,8 @@ static void sum_squares(struct rig *rig)
     matrix_free(&x);
 }
 
-/* Lists of random lengths, empty ones, and some that begin anywhere, are what their members are one by one, to the bit;
- * what lies between them stays. */
+/* A list of ranges gives the same bits as its members one by one: random lengths, empty ranges, any alignment. Memory
+ * between the ranges stays unchanged. */
 enum { NRANGES = 150, LIST_NELEM = 1 << 16 };
 
 static void make_ranges(struct rig *rig, float *const x[4], uint16_t *rounded, struct kern_adamw_range ranges[NRANGES])
@@ -132,7 +132,7 @@ static void sum_squares_list(struct rig *rig)
     must_free(together), must_free(alone);
 }
 
-/* What torch 2.15 gives for p = [1, -2, 0.5], grads t·[0.1, -0.3, 0.002], lr 0.01, betas 0.9 and 0.999, eps 1e-8,
+/* Results of torch 2.15 for p = [1, -2, 0.5], grads t·[0.1, -0.3, 0.002], lr 0.01, betas 0.9 and 0.999, eps 1e-8,
  * weight_decay 0.1, after 3 steps. */
 static void test_torch(void **state)
 {
@@ -181,7 +181,7 @@ static void test_philox(void **state)
     }
 }
 
-/* The exact sum is the same however the numbers are shared out, and rounds once. */
+/* The exact sum does not depend on how the numbers are distributed, and rounds once. */
 static void test_exact(void **state)
 {
     (void)state;

@@ -18,7 +18,7 @@ struct memory {
     float x[N];
 };
 
-/* out is in reversed. */
+/* Reverses `in`; without BARRIER it has a race. */
 template <bool BARRIER> __global__ void reverse(float *out, const float *in)
 {
     memory &m = shared_memory<memory>();
@@ -47,8 +47,8 @@ struct alignas(1024) square {
     uint16_t x[SLAB][SLAB];
 };
 
-/* c = B · B for a square of bf16 that lies swizzled: the first is read as rows, the second across. WAIT: for the
- * product; PUBLISH: the copies. */
+/* c = B · B for a swizzled square of bf16, read as rows and transposed. WAIT: waits for the product; PUBLISH: publishes
+ * the copies. */
 template <bool WAIT, bool PUBLISH> __global__ void multiply(float *out, const uint16_t *in)
 {
     square &m = shared_memory<square>();
@@ -96,7 +96,7 @@ static bool multiplied(struct kern_stream *stream, void (*kernel)(float *, const
     return true;
 }
 
-/* Whether the shim ends a process that runs this. */
+/* Returns true if the shim ends a process that runs this kernel. */
 static bool ended(struct kern_stream *stream, void (*kernel)(float *, const uint16_t *))
 {
     int status = 0;
@@ -110,8 +110,8 @@ static bool ended(struct kern_stream *stream, void (*kernel)(float *, const uint
     return waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-/* What Triton 3.9 puts into descriptors for sm_90 beside addresses, where tiles of bf16 are swizzled by 128 and by 64
- * bytes: known to work on the hardware, which the shim is not. */
+/* Descriptors of Triton 3.9 for sm_90, without addresses, for bf16 tiles swizzled by 128 and by 64 bytes. They are
+ * known to work on hardware, unlike the shim. */
 template <int WIDTH> __global__ void describe(uint64_t *out, uint64_t expected)
 {
     square &m = shared_memory<square>();
@@ -167,7 +167,7 @@ int main()
         nbad += expect(reversed(&stream, reverse<false>), false, "without a barrier", order);
         nbad += expect(fetched(&stream, fetch<true>), true, "with a wait", order);
         nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait",
-                       order); /* odd: copies and products are early */
+                       order); /* odd: copies and products complete early */
         nbad += expect(multiplied(&stream, multiply<true, true>), true, "a product with a wait", order);
         nbad += expect(multiplied(&stream, multiply<false, true>), order % 2 != 0, "a product without a wait", order);
         nbad += expect(ended(&stream, multiply<true, false>), true, "copies that were not published", order);

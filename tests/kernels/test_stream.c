@@ -50,7 +50,7 @@ static void test_devices(void **state)
     cpu()->stream_free(NULL);
 }
 
-/* The table is complete: no entry is left out. */
+/* The table has no NULL entry. */
 static void test_table(void **state)
 {
     (void)state;

@@ -35,12 +35,12 @@ static bool is_zero(const uint8_t *p, uint64_t nbytes)
     return p[0] == 0 && memcmp(p, p + 1, nbytes - 1) == 0;
 }
 
-/* The files have their size before they are written: what is left out is a hole in them. */
+/* Skips blocks of zeros. Files have their size before they are written, so a skipped block is a hole. */
 static int64_t sparse_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)
 {
     uint64_t piece = nbytes < BLOCK_NBYTES ? nbytes : BLOCK_NBYTES;
     if (piece == BLOCK_NBYTES && is_zero(buf, piece))
-        return (int64_t)piece; /* a short transfer: the caller comes again with the rest */
+        return (int64_t)piece; /* a short transfer; the caller continues with the rest */
     return fsdpck_io_posix.pwrite(ctx, fd, buf, piece, offset);
 }
 

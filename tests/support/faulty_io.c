@@ -20,7 +20,7 @@ struct lie {
 };
 
 struct faulty {
-    pthread_mutex_t lock; /* held during an operation, so that the record has the order that the system saw */
+    pthread_mutex_t lock; /* held during an operation, so that the record has the same order as the system */
     struct fsdpck_io io;
     const struct fsdpck_io *real;
     struct power_log *log;
@@ -43,7 +43,7 @@ static void leave(struct faulty **f)
     pthread_mutex_unlock(&(*f)->lock);
 }
 
-/* First declaration of each operation: the lock goes with the scope. */
+/* Must be the first declaration of each operation: the lock is released at the end of the scope. */
 #define ENTER(f, ctx) __attribute__((cleanup(leave))) struct faulty *f = enter(ctx)
 
 static const struct lie *find_lie(const struct lie *lies, size_t n, const char *path)
@@ -54,7 +54,7 @@ static const struct lie *find_lie(const struct lie *lies, size_t n, const char *
     return NULL;
 }
 
-/* Counts an operation; nonzero is what it must return. */
+/* Counts an operation. Nonzero: the error that it must return. */
 static int gate(struct faulty *f, bool transfer)
 {
     unsigned n = f->nops++;
@@ -73,7 +73,7 @@ static bool is_dead(const struct faulty *f)
     return f->nops > f->kill_at;
 }
 
-/* A short transfer: half, but at least a byte. */
+/* A short transfer: half, but at least one byte. */
 static uint64_t shorten(struct faulty *f, uint64_t nbytes)
 {
     if (f->nops - 1 != f->fail_at || f->fail_errno != 0 || nbytes < 2)
@@ -162,7 +162,7 @@ static int f_allocate(void *ctx, int fd, uint64_t nbytes)
     return rc;
 }
 
-/* Only recorded: no test pulls a plug, and real fsyncs would make thousands of runs slow. */
+/* Only records: no test cuts the power, and real fsyncs would slow down thousands of runs. */
 static int f_fsync(void *ctx, int fd)
 {
     ENTER(f, ctx);
@@ -332,7 +332,7 @@ struct faulty *faulty_new(const char *root)
     struct faulty *f = calloc(1, sizeof *f);
     if (f == NULL)
         abort();
-    pthread_mutexattr_t recursive; /* what is called back from a listing may do operations of its own */
+    pthread_mutexattr_t recursive; /* recursive, because the callback of a listing may run operations */
     pthread_mutexattr_init(&recursive);
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&f->lock, &recursive);

@@ -14,40 +14,41 @@
 
 struct faulty;
 
-/* root: an existing directory, absolute; what is in it counts as safe. Aborts when memory is out: this is test code. */
+/* root: an existing directory, absolute; its contents count as safe. Aborts if out of memory. */
 struct faulty *faulty_new(const char *root);
 void faulty_free(struct faulty *f);
 const struct fsdpck_io *faulty_io(struct faulty *f);
 
-/* Operations so far. Counted: everything that may change or fail; not counted: close, stat, lock_probe, now, random. */
+/* Number of operations so far. Counts everything that may change something or fail; not close, stat, lock_probe, now
+ * and random. */
 unsigned faulty_nops(const struct faulty *f);
-/* Operation n (from 0) and all later ones fail with EIO, and do nothing, as if the process had been killed before n. */
+/* Operation n (from 0) and all later ones fail with EIO and do nothing, as if the process had been killed before n. */
 void faulty_kill_at(struct faulty *f, unsigned n);
-/* Operation n alone fails with this errno, and does nothing. EINTR hits only transfers; a lock is never hit. 0: it is a
+/* Only operation n fails, with this errno, and does nothing. EINTR applies to transfers only; a lock never fails. 0: a
  * short transfer. */
 void faulty_fail_at(struct faulty *f, unsigned n, int sys_errno);
-bool faulty_hit(const struct faulty *f); /* the chosen operation came, and was failed */
+bool faulty_hit(const struct faulty *f); /* the chosen operation was reached and failed */
 
-/* Lies. Up to 8 of each. */
+/* Simulated properties of the file system. Up to 8 of each. */
 void faulty_other_device(struct faulty *f,
-                         const char *path); /* stat of this path gives a device of its own: a mount point */
+                         const char *path); /* stat of this path reports another device: a mount point */
 void faulty_redirect(struct faulty *f, const char *from, const char *to); /* open of `from` opens `to` */
-void faulty_no_exchange(struct faulty *f);                                /* exchange is -EINVAL */
-void faulty_no_rename_new(struct faulty *f);                              /* rename_new is -EINVAL */
+void faulty_no_exchange(struct faulty *f);                                /* exchange fails with -EINVAL */
+void faulty_no_rename_new(struct faulty *f);                              /* rename_new fails with -EINVAL */
 void faulty_fail_rename(struct faulty *f, const char *to,
-                        int sys_errno);                   /* rename, rename_new, exchange to this path */
-void faulty_read_only(struct faulty *f, const char *dir); /* creating an entry directly in it is -EACCES */
-void faulty_no_locks(struct faulty *f);                   /* lock and lock_probe are -ENOLCK */
+                        int sys_errno);                   /* of rename, rename_new and exchange to this path */
+void faulty_read_only(struct faulty *f, const char *dir); /* creating an entry directly in it fails with -EACCES */
+void faulty_no_locks(struct faulty *f);                   /* lock and lock_probe fail with -ENOLCK */
 
 /* The record: a list of events (changes and fsyncs), in order. */
 size_t faulty_nevents(const struct faulty *f);
 size_t faulty_nfsyncs(const struct faulty *f);
-enum { FAULTY_ALL = -1 }; /* no seed: nothing is lost, as after kill -9 */
-/* Builds in `to` (made; must not exist) what is there when the power goes after the first `nevents` events. seed
- * chooses what of the unsafe happened. ignored: an fsync (from 0) that is taken as not made, or -1. Returns a digest of
- * names and contents: different crashes often leave the same. to NULL: nothing is built. */
+enum { FAULTY_ALL = -1 }; /* instead of a seed: nothing is lost, as after kill -9 */
+/* Builds in `to` (created; must not exist) the tree after a power loss that follows the first `nevents` events. seed
+ * chooses which unsafe changes happened. ignored: number of an fsync (from 0) to leave out, or -1. Returns a digest of
+ * names and contents, because different crashes often leave the same. to NULL: builds nothing. */
 uint64_t faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to);
-/* "rename a b" and so on, for messages. */
+/* Formats an event for messages: "rename a b" and so on. */
 const char *faulty_event_text(const struct faulty *f, size_t event, char *buf, size_t nbytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define FIRST_FD 3 /* as in a process, so that 0 is not taken for "none" unnoticed */
+#define FIRST_FD 3 /* as in a process, so that 0 is not mistaken for "none" */
 
 static struct memory_file *find(struct memory_io *m, const char *path)
 {
@@ -17,7 +17,7 @@ static struct memory_file *find(struct memory_io *m, const char *path)
     return NULL;
 }
 
-/* What follows "dir/" in path, or NULL. */
+/* Returns the part of path after "dir/", or NULL. */
 static const char *below(const char *path, const char *dir)
 {
     size_t n = strlen(dir);
@@ -127,7 +127,7 @@ static int stat_path(void *ctx, const char *path, bool follow, struct fsdpck_sta
     return 0;
 }
 
-/* Whether an earlier file has the same first nbytes below dir, up to a '/' or the end. */
+/* Returns true if an earlier file has the same first nbytes below dir, up to a '/' or the end. */
 static bool listed_before(const struct memory_io *m, size_t number, const char *dir, const char *name, size_t nbytes)
 {
     for (size_t i = 0; i < number; i++) {

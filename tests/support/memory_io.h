@@ -14,22 +14,22 @@ struct memory_file {
     const char *path;
     const uint8_t *data;
     uint64_t nbytes;
-    uint8_t *room; /* may be created and written, up to room_nbytes; NULL: read-only */
+    uint8_t *room; /* the file may be created and written, up to room_nbytes; NULL: read-only */
     uint64_t room_nbytes;
     bool exists;
 };
 
 struct memory_io {
-    struct fsdpck_io io; /* hand out &m->io */
+    struct fsdpck_io io; /* pass &m->io to the library */
     struct memory_file files[MEMORY_MAX_FILES];
     size_t nfiles;
-    unsigned nopen; /* descriptors that were opened and not closed */
+    unsigned nopen; /* open descriptors */
 };
 
 void memory_io_init(struct memory_io *m);
-/* Path and data are borrowed. A path that is there already gets the new data. */
+/* Adds a file. Path and data are borrowed. An existing path gets the new data. */
 void memory_io_add(struct memory_io *m, const char *path, const void *data, uint64_t nbytes);
-/* A file that does not exist yet, and may be created with up to nbytes bytes. */
+/* Adds a file that does not exist yet, but may be created with up to nbytes bytes. */
 void memory_io_add_room(struct memory_io *m, const char *path, void *room, uint64_t nbytes);
 
 #endif

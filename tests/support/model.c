@@ -64,7 +64,7 @@ struct model_tensor *model_add_random(struct model *m, uint64_t *state, uint64_t
         shape[d] = 1 + model_below(state, most ? most : 1);
         left /= shape[d];
     }
-    if (ndim > 1 && model_below(state, 2)) { /* the long dimension first as often as last */
+    if (ndim > 1 && model_below(state, 2)) { /* the long dimension comes first as often as last */
         uint64_t last = shape[ndim - 1];
         shape[ndim - 1] = shape[0];
         shape[0] = last;
@@ -145,7 +145,7 @@ void model_get_box(const struct model_tensor *t, const uint64_t *offset, const u
     for (uint32_t d = 0; d < t->ndim; d++)
         if (size[d] == 0)
             return;
-    if (ndim && strides[ndim - 1] == (int64_t)t->item) /* a row that is dense on both sides */
+    if (ndim && strides[ndim - 1] == (int64_t)t->item) /* a row that is dense in both */
         at_once *= size[--ndim];
     for (;;) {
         uint64_t flat = 0;

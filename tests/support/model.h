@@ -28,22 +28,24 @@ uint64_t model_below(uint64_t *state, uint64_t n); /* 0 … n-1 */
 /* A tensor of random bytes, named "t<number>.weight". */
 struct model_tensor *model_add(struct model *m, uint64_t *state, enum fsdpck_dtype dtype, uint32_t ndim,
                                const uint64_t *shape);
-/* Any dtype that safetensors has, 0 to 4 dimensions, now and then empty; at most about max_nbytes. */
+/* Any dtype of safetensors, 0 to 4 dimensions, sometimes empty; at most about max_nbytes. */
 struct model_tensor *model_add_random(struct model *m, uint64_t *state, uint64_t max_nbytes);
 void model_free(struct model *m);
 
 void model_write_safetensors(const struct model *m, const char *path);
-/* Row by row, as FORMAT.md has it. */
+/* Computes the content id row by row, as FORMAT.md defines it. */
 void model_content(const struct model_tensor *t, uint8_t out[16]);
-/* The box to a strided place, an element (or dense row) at a time. */
+/* Copies a box to strided memory, one element (or dense row) at a time. */
 void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst,
                    const int64_t *strides);
-/* Reads every tensor whole through the library: NULL, or the name of the first that is missing or differs. */
-/* Every other tensor gets few values in the highest byte of its elements, as weights have: it can be compressed. */
+/* Limits the highest byte of the elements to few values in every other tensor, like weights, so that it can be
+ * compressed. */
 void model_calm(struct model *m);
+/* Reads every tensor whole through the library. Returns NULL, or the name of the first one that is missing or differs.
+ */
 const char *model_differs(const struct model *m, struct fsdpck_source *src, struct fsdpck_error *err);
 
-/* The POSIX table without fsync, which only costs time where no crash is tested. */
+/* The POSIX table without fsync, which only costs time unless a test simulates crashes. */
 struct fsdpck_io model_fast_io(void);
 
 #endif

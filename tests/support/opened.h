@@ -8,9 +8,9 @@
 
 /* The caller closes it. */
 struct fsdpck_source *opened(const char *path, const char *kind);
-/* All values of a tensor; the caller frees them. */
+/* Reads all values of a tensor; the caller frees them. */
 void *opened_read(struct fsdpck_source *src, const struct fsdpck_tensor *t);
-/* Verifies everything. Returns how many problems were told of, which are as many as the result counts. */
+/* Verifies everything. Returns the number of problems reported, after checking that the result counts as many. */
 unsigned opened_problems(struct fsdpck_source *src, struct fsdpck_verify_result *result);
 
 #endif

@@ -24,7 +24,7 @@ struct bytes {
 
 struct node {
     enum node_type type;
-    struct bytes start; /* contents at the start; of a link its target */
+    struct bytes start; /* contents at the start; for a link its target */
 };
 
 struct name {
@@ -43,7 +43,7 @@ struct event {
     int dir, dir2;
     char name[NAME_NBYTES], name2[NAME_NBYTES];
     struct bytes data;
-    uint64_t offset; /* of a write; the new size of a truncate */
+    uint64_t offset; /* of a write; for a truncate the new size */
     int fsync;       /* number of this fsync */
 };
 
@@ -116,7 +116,8 @@ static bool is_empty(const struct names *n, int dir)
     return true;
 }
 
-/* The directory that holds a path's last part; false where the path is outside, or its directory is not known. */
+/* Finds the directory of a path's last part. Returns false if the path is outside the root, or its directory is
+ * unknown. */
 static bool locate(const struct power_log *log, const char *path, int *dir, char leaf[NAME_NBYTES])
 {
     size_t n = strlen(log->root);
@@ -149,7 +150,7 @@ static int lookup(const struct power_log *log, const char *path)
     return n != NULL ? n->node : -1;
 }
 
-/* ---- taking in what is there */
+/* ---- loading the initial tree */
 
 static int new_node(struct power_log *log, enum node_type type)
 {
@@ -353,7 +354,7 @@ size_t power_log_nfsyncs(const struct power_log *log)
     return (size_t)log->nfsyncs;
 }
 
-/* ---- what a crash leaves */
+/* ---- the tree after a crash */
 
 struct crash {
     const struct power_log *log;
@@ -365,7 +366,7 @@ struct crash {
 
 static uint64_t draw(struct crash *c, uint64_t n)
 {
-    uint64_t z = c->random += 0x9E3779B97F4A7C15u; /* splitmix64: neighbouring seeds give unlike draws */
+    uint64_t z = c->random += 0x9E3779B97F4A7C15u; /* splitmix64: neighbouring seeds give unrelated draws */
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return (z ^ (z >> 31)) % n;
@@ -384,7 +385,7 @@ static bool synced_after(const struct crash *c, size_t i, int node)
     return false;
 }
 
-/* Every fourth seed loses all that is not safe, the next none of it, the rest draw. */
+/* Every fourth seed loses all that is not safe, the next one loses nothing, the others are random. */
 static bool happens(struct crash *c, size_t i)
 {
     const struct event *e = &c->log->events[i];
@@ -480,7 +481,7 @@ static struct bytes surviving(struct crash *c, int node)
     return last;
 }
 
-/* Takes part in the digest. */
+/* Adds data to the digest. */
 static void digest(struct crash *c, const void *data, size_t nbytes)
 {
     struct fsdpck_hash128 hash;
@@ -497,7 +498,7 @@ static void write_file(const char *path, const struct bytes *b)
         abort();
 }
 
-/* One name of a directory; path NULL: only for the digest. */
+/* Leaves one name in a directory. path NULL: only for the digest. */
 static void leave(struct crash *c, const struct name *n, const char *path)
 {
     const struct node *node = &c->log->nodes[n->node];
@@ -527,7 +528,7 @@ static void leave_tree(struct crash *c, int dir, const char *path)
         if (c->log->nodes[n->node].type == NODE_DIR)
             leave_tree(c, n->node, path != NULL ? child : NULL);
     }
-    digest(c, "", 0); /* the end of a directory */
+    digest(c, "", 0); /* marks the end of a directory */
 }
 
 uint64_t power_log_replay(const struct power_log *log, size_t nevents, int seed, int ignored, const char *to)

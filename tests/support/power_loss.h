@@ -9,10 +9,10 @@
 
 struct power_log;
 
-struct power_log *power_log_new(const char *root); /* takes in what is there */
+struct power_log *power_log_new(const char *root); /* loads the initial tree */
 void power_log_free(struct power_log *log);
 
-/* After the operation succeeded. Paths outside the root are passed over. */
+/* Call them after the operation succeeded. Paths outside the root are ignored. */
 void power_log_open(struct power_log *log, int fd, const char *path, bool created);
 void power_log_close(struct power_log *log, int fd);
 void power_log_write(struct power_log *log, int fd, const void *data, size_t nbytes, uint64_t offset);

@@ -43,7 +43,7 @@ static const char *const new_files[][2] = {
 };
 enum { NOLD = sizeof old_files / sizeof old_files[0], NNEW = sizeof new_files / sizeof new_files[0] };
 static const char in_place_data[] = "__0_0-" SAVE_UUID ".distcp";
-static const char foreign[] = "notes.txt"; /* someone else's, in a directory that is written in place */
+static const char foreign[] = "notes.txt"; /* a foreign file in a directory that is written in place */
 
 static void put(const char *root, const char *out, const char *name, const char *text)
 {
@@ -137,7 +137,7 @@ int save_case_run(const struct save_case *c, const struct fsdpck_io *io, const c
     return rc;
 }
 
-/* ---- what it may end in */
+/* ---- the possible end states */
 
 static void make_new(const struct save_case *c, const char *root, bool in_place)
 {
@@ -153,9 +153,9 @@ static void make_new(const struct save_case *c, const char *root, bool in_place)
 
 enum model { MODEL_OLD, MODEL_NEW, MODEL_NEW_IN_PLACE, NMODELS };
 
-/* Made once, as text: they are compared with thousands of crashes. */
+/* Made once, as text, because they are compared with thousands of crashes. */
 struct models {
-    char *root[NMODELS], *out[NMODELS]; /* out: NULL where there is none */
+    char *root[NMODELS], *out[NMODELS]; /* out: NULL if there is none */
 };
 
 static const struct models *models_of(const struct save_case *c)
@@ -206,7 +206,7 @@ static bool holds(const char *dir, const char *name, const char *text)
     return same;
 }
 
-/* In place a record speaks for the directory: its data files must be there. */
+/* In place, a record marks the directory as complete, so its data files must exist. */
 static bool is_whole_in_place(const struct save_case *c, const char *out)
 {
     if (c->old && !holds(out, foreign, "mine"))
@@ -224,7 +224,7 @@ static bool is_whole_in_place(const struct save_case *c, const char *out)
 static bool is_whole_staged(const struct save_case *c, const char *root, const char *out)
 {
     const struct models *m = models_of(c);
-    if (!tree_exists(root, c->out)) /* between the two renames the old one stands beside it */
+    if (!tree_exists(root, c->out)) /* between the two renames, the old one is beside it */
         return !c->empty &&
                (!c->old || (c->no_exchange && c->kind != FILE_ && tree_exists(root, "out.old-" SAVE_UUID)));
     char *dump = tree_dump(out);

@@ -19,12 +19,12 @@
 
 #define TIMEOUT_SECONDS 1800
 
-/* ---- the barrier of a few processes, which gives up rather than hang ---- */
+/* ---- a barrier for a few processes, which times out rather than hang ---- */
 
 struct seat {
     struct save_shared *shared;
     uint32_t rank;
-    unsigned fail_at; /* which call of the barrier says that a rank is lost; 0: none */
+    unsigned fail_at; /* call of the barrier that reports a lost rank; 0: none */
 };
 
 static int meet(void *ctx)
@@ -67,7 +67,7 @@ static struct save_shared *new_shared(uint32_t nranks)
 
 /* ---- a rank ---- */
 
-struct holding { /* a box in a rank's memory, strided as it came */
+struct holding { /* a box in a rank's memory, strided */
     uint64_t offset[MODEL_MAX_DIMS], size[MODEL_MAX_DIMS];
     int64_t strides[MODEL_MAX_DIMS];
     uint8_t *memory;
@@ -79,10 +79,10 @@ struct rank {
     struct holding held[MAX_TENSORS * MAX_BOXES];
     struct fsdpck_save_box boxes[MAX_TENSORS * MAX_BOXES];
     size_t nheld;
-    const struct model_tensor *t; /* being handed over */
+    const struct model_tensor *t; /* the tensor being passed to the library */
 };
 
-/* Dense; or with the dimensions in another order, padding between them, and some of them backwards. */
+/* Stores a box in a rank's memory: dense, or with another order of dimensions, padding, and some of them backwards. */
 static int hold_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct rank *r = ctx;
@@ -193,7 +193,7 @@ struct save_shared *save_job_finish(const struct save_run *run, uint32_t nranks)
     return run->shared;
 }
 
-/* The caller unmaps what is returned. */
+/* Runs the job. The caller unmaps the result. */
 static struct save_shared *run_job(struct save_job *job)
 {
     struct save_run run = save_job_start(job);
@@ -286,7 +286,7 @@ static void spread_by_rule(struct save_job *job, struct save_spread *s, const st
     s->has_content = keeps_rows(mesh, s, t);
 }
 
-/* The whole, cut again and again, each piece to some rank. */
+/* Cuts the tensor repeatedly and assigns each piece to some rank. */
 static void spread_by_boxes(struct save_job *job, struct save_spread *s, const struct model_tensor *t, uint64_t *rng)
 {
     s->mesh = -1;
@@ -334,7 +334,7 @@ void save_job_add_tensors(struct save_job *job, size_t n, uint64_t max_nbytes)
     }
 }
 
-/* ---- what must be true of a save ---- */
+/* ---- checks of a save ---- */
 
 static void count_problem(void *ctx, const struct fsdpck_problem *p)
 {

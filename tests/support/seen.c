@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* Where a digest is, or would be; 0 stands for "free" and is kept as 1. */
+/* Slot of a digest, or the one for it. 0 means "free", so digest 0 is stored as 1. */
 static uint64_t *place(const struct seen *s, uint64_t digest)
 {
     size_t i = digest & (s->capacity - 1);

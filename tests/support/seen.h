@@ -15,6 +15,6 @@ struct seen {
 
 bool seen_has(const struct seen *s, uint64_t digest);
 void seen_add(struct seen *s, uint64_t digest);
-void seen_forget(struct seen *s); /* empty again, nothing allocated */
+void seen_forget(struct seen *s); /* empties it and frees its memory */
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "format/table.h"
 
-struct look { /* at one file */
+struct look { /* state of the check of one file */
     const struct model *m;
     int fd;
     struct fsdpck_table table;
@@ -34,7 +34,7 @@ static void *must(void *p)
     return p;
 }
 
-/* One allocation: the chunk's bytes as the model has them. */
+/* The chunk's bytes according to the model, as one allocation. */
 static uint8_t *expected(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint64_t *nbytes)
 {
     int64_t strides[MODEL_MAX_DIMS], at = (int64_t)t->item;
@@ -60,7 +60,7 @@ static const char *check_blocks(const struct look *l, const struct fsdpck_table_
     return NULL;
 }
 
-/* The part of the content id that rows [offset, offset + size) of the tensor make. */
+/* Checks a chunk's part of the content id: that of rows [offset, offset + size) of the tensor. */
 static const char *check_content(const struct model_tensor *t, const struct fsdpck_table_entry *e,
                                  const uint64_t *offset, const uint64_t *size, const uint8_t *data)
 {
@@ -79,7 +79,7 @@ static const char *check_content(const struct model_tensor *t, const struct fsdp
                : complain("the content of a chunk differs", first);
 }
 
-/* In the local header, whose 30 bytes and name stand before data and extra field: searched for by its signature. */
+/* Finds the CRC-32 in the local header, whose 30 bytes and name precede data and extra field, by its signature. */
 static bool zip_has_crc(const struct look *l, const struct fsdpck_table_entry *e, uint32_t crc)
 {
     uint64_t n = e->payload - e->item, i = 0;

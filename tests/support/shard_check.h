@@ -6,8 +6,8 @@
 
 #include "model.h"
 
-/* Files __0_0.distcp … of `dir`; tensor ordinals are positions in the model. NULL, or what is wrong (borrowed until the
- * next call). */
+/* Checks files __0_0.distcp … of `dir`; tensor ordinals are indices into the model. Returns NULL or the problem
+ * (borrowed until the next call). */
 const char *shard_check(const struct model *m, const char *dir, uint32_t nranks);
 
 #endif

@@ -38,7 +38,8 @@ char *tree_new(void)
 {
     const char *base = getenv("TMPDIR");
     if (base == NULL || base[0] != '/')
-        base = is_roomy("/dev/shm") ? "/dev/shm" : "/tmp"; /* memory: some tests make a hundred thousand small files */
+        base = is_roomy("/dev/shm") ? "/dev/shm"
+                                    : "/tmp"; /* in memory, because some tests make a hundred thousand small files */
     char *made = tree_path(base, "fsdpck-test-XXXXXX");
     must(mkdtemp(made));
     char *path = must(realpath(made, NULL));
@@ -51,7 +52,7 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The entries, sorted; NULL at the end. */
+/* Entries of a folder, sorted, ended by NULL. */
 static char **entries(const char *path)
 {
     size_t n = 0;
@@ -130,7 +131,7 @@ bool tree_exists(const char *dir, const char *name)
 struct text {
     char *data;
     size_t nbytes;
-    bool names; /* only */
+    bool names; /* names only */
 };
 
 static void append(struct text *t, const char *bytes, size_t nbytes)

@@ -8,15 +8,14 @@
 #include <stddef.h>
 
 char *tree_new(void);                               /* a new empty directory, without links in its path; malloc'ed */
-void tree_remove(const char *path);                 /* whatever is there; missing is fine */
+void tree_remove(const char *path);                 /* anything; a missing path is fine */
 char *tree_path(const char *dir, const char *name); /* "dir/name", malloc'ed */
-void tree_file(const char *dir, const char *name,
-               const char *text); /* made or replaced, with the directories above it */
+void tree_file(const char *dir, const char *name, const char *text); /* creates or replaces, with parent directories */
 void tree_dir(const char *dir, const char *name);
-bool tree_exists(const char *dir, const char *name); /* a dangling link exists too */
-char *tree_dump(const char *path); /* "a/\na/b=text of b\n", sorted; "" where there is nothing; malloc'ed */
+bool tree_exists(const char *dir, const char *name); /* true for a dangling link too */
+char *tree_dump(const char *path); /* "a/\na/b=text of b\n", sorted; "" for a missing path; malloc'ed */
 
-char *tree_names(const char *path);               /* the same without what is in the files: "a/\na/b\n" */
-void tree_copy(const char *from, const char *to); /* files and directories; `to` is made, or filled */
+char *tree_names(const char *path);               /* the same without file contents: "a/\na/b\n" */
+void tree_copy(const char *from, const char *to); /* files and directories; `to` is created, or filled */
 
 #endif
