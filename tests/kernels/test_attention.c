@@ -141,7 +141,7 @@ static void bench_free(struct bench *b)
 
 enum { GUARD = 4096 };
 
-/* Scratch for the maximum of tokens and documents suffices for fewer: the guard behind it is unchanged. */
+/* Memory for the maximum of tokens and documents suffices for fewer: the guard behind it is unchanged. */
 static void check_guard(const unsigned char *behind, const char *what, const struct kern_attention_shape *s,
                         const struct kern_attention_shape *most)
 {

@@ -14,17 +14,18 @@ enum { NVOCAB = 1007, PATH = 512 };
 #define TEXT       "{\"text\":\"plain\"}\n"
 #define IDS        "{\"input_ids\":[5,6,7],\"labels\":[-100,6,7]}\n"
 
-extern char notes[4000]; /* of what data_open said since the test began */
+extern char notes[4000]; /* notes of data_open since the test began */
 
-/* For cmocka: the folder is new for each test. */
+/* cmocka fixtures: each test gets a new folder. */
 int setup(void **state);
 int teardown(void **state);
-/* Of a file of the folder; borrowed for the next seven calls. */
+/* Writes a file of the folder and returns its path, which is borrowed for the next seven calls. */
 const char *write_bytes(const char *name, const void *bytes, size_t nbytes);
 const char *write_text(const char *name, const char *text);
-/* With the tokenizer and template of the qwen2 golden, and output_dir in the folder. Until the next call. */
+/* A config with the tokenizer and template of the qwen2 golden, and output_dir in the folder. Valid until the next
+ * call. */
 struct train_config config_of(const struct train_data_file *files, size_t nfiles);
-/* Fails the test where it cannot. */
+/* Opens the data; a failure ends the test. */
 struct data *open_data(const struct train_config *config);
 
 #endif

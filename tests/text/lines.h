@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-/* The lines of FOLDER/NAME as a list; the caller owns it. Ends the test where the file is not there. */
+/* The lines of FOLDER/NAME as a list, owned by the caller. A missing file ends the test. */
 json_t *lines_read(const char *folder, const char *name);
 
 #endif

@@ -21,7 +21,7 @@
 #include "data/data_parts.h"
 #include "data_case.h"
 
-/* The one file in output_dir/cache. */
+/* The only file in output_dir/cache. */
 static const char *cache_file(const struct train_config *config)
 {
     static char path[PATH + 200];
@@ -48,7 +48,7 @@ static void test_cache(void **state)
     data_close(open_data(&config));
     assert_non_null(strstr(notes, "; from "));
 
-    /* Every byte is under a hash: whatever is flipped, it is made anew. A cache that was cut off too. */
+    /* hashes cover every byte: a changed or truncated cache is rebuilt */
     const char *path = cache_file(&config);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
@@ -70,7 +70,7 @@ static void test_cache(void **state)
     assert_int_equal(data_fingerprint(d), whole);
     data_close(d);
 
-    /* Other data, other settings: another file. */
+    /* other data or settings use another file */
     struct train_config other = config;
     other.data.loss_on = CHAT_LOSS_ALL;
     notes[0] = '\0';
@@ -78,7 +78,7 @@ static void test_cache(void **state)
     assert_non_null(strstr(notes, "kept in"));
 }
 
-/* Lines of many lengths, from short ones to such that go over several parts. */
+/* Writes lines of many lengths, from short ones to lines that span several parts. */
 static const char *write_lines(const char *name, size_t wanted)
 {
     char *text = malloc(wanted + 100000), *at = text;
@@ -94,8 +94,8 @@ static const char *write_lines(const char *name, size_t wanted)
     return path;
 }
 
-/* Whatever the parts are, they are the file; each begins with the first line behind its multiple, packed or not, taken
- * or passed over. */
+/* Any parts together are the file. Each begins with the first line after its multiple, packed or not, read or skipped.
+ */
 static void test_parts(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static uint64_t hash_of(const char *path)
     return hash;
 }
 
-/* most_nbytes: the kernel kills it when a file would get larger; 0: it does not. */
+/* most_nbytes: the kernel kills the process when a file would grow beyond it; 0: no limit. */
 static pid_t start_limited(const struct train_config *config, unsigned nthreads, uint64_t most_nbytes)
 {
     pid_t pid = fork();
@@ -176,7 +176,7 @@ static pid_t start_builder(const struct train_config *config, unsigned nthreads)
     return start_limited(config, nthreads, 0);
 }
 
-/* One that is killed when it has written so much. */
+/* Starts a build that is killed after it has written nbytes. */
 static void start_and_kill(const struct train_config *config, uint64_t nbytes)
 {
     int status;
@@ -184,7 +184,7 @@ static void start_and_kill(const struct train_config *config, uint64_t nbytes)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
 }
 
-/* Ends, and leaves nothing in cache/ but one file. */
+/* Waits for the builds and checks that cache/ contains one file. */
 static void only_one_file(const struct train_config *config)
 {
     char command[PATH + 100], count[20] = "";
@@ -195,7 +195,7 @@ static void only_one_file(const struct train_config *config)
     assert_int_equal(atoi(count), 1);
 }
 
-/* The bytes of the cache are the same from any number of threads and processes, some of which are killed, or all. */
+/* Any number of threads and processes build the same bytes, even if some or all of them are killed. */
 static void test_built_together(void **state)
 {
     (void)state;
@@ -215,7 +215,7 @@ static void test_built_together(void **state)
         assert_int_equal(unlink(path), 0);
         for (int i = 0; i < n; i++)
             pids[i] = start_builder(&config, 1 + (unsigned)i % 2);
-        for (int i = 0; i < n - (round % 3 != 0); i++) { /* each third round: all of them */
+        for (int i = 0; i < n - (round % 3 != 0); i++) { /* every third round kills all of them */
             nanosleep(&(struct timespec){ .tv_nsec = rand_r(&seed) % 30000000 }, NULL);
             kill(pids[i], SIGKILL);
         }
@@ -224,7 +224,7 @@ static void test_built_together(void **state)
             nleft += WIFEXITED(status);
             assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
         }
-        if (nleft == 0) /* the next run goes on */
+        if (nleft == 0) /* the next run resumes */
             assert_int_equal(
                 waitpid(start_builder(&config, 2), &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
         assert_int_equal(hash_of(path), whole);
@@ -232,8 +232,8 @@ static void test_built_together(void **state)
     }
 }
 
-/* A part that a stopped process has claimed keeps nobody waiting for ever: but that takes long. What one who is killed
- * had made, the next does not make again. */
+/* A part that a dead process had claimed does not block the build for ever, but waiting for that takes long. Parts that
+ * a killed process had finished are not built again. */
 static void test_goes_on(void **state)
 {
     (void)state;
@@ -259,7 +259,7 @@ static void test_goes_on(void **state)
     data_close(open_data(&config));
     assert_int_equal(hash_of(path), whole);
 
-    /* What is left of other data goes when nobody is at it any more. */
+    /* left-overs of other data are removed when no process uses them */
     char left[PATH + 400];
     snprintf(left, sizeof left, "%s/cache/tokens-0123456789abcdef.bin.lock", config.output_dir);
     assert_int_equal(close(open(left, O_CREAT | O_WRONLY | O_CLOEXEC, 0644)), 0);
@@ -268,7 +268,7 @@ static void test_goes_on(void **state)
     only_one_file(&config);
 }
 
-/* Power was lost: what was being built has the right length, and holds something else. */
+/* After a power loss an unfinished build may have the right length and wrong contents. */
 static void test_damaged_beginning(void **state)
 {
     (void)state;
@@ -290,7 +290,7 @@ static void test_damaged_beginning(void **state)
     assert_int_equal(hash_of(path), whole);
 }
 
-/* However many processes there are, each says the first bad line. */
+/* With any number of processes, each reports the first bad line. */
 static void test_bad_line_of_many(void **state)
 {
     (void)state;

@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     json_t *lines = lines_read(argv[1], name);
     json_array_foreach (lines, i, o) {
         if (json_array_size(json_object_get(o, "messages")) ==
-            0) /* the goldens' maker leaves the template out; here it is refused */
+            0) /* the generator of the goldens omits the template; here it is refused */
             continue;
         check_text(w, o, i);
         check_tokens(w, o, i);

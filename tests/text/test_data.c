@@ -47,7 +47,7 @@ static void test_forms(void **state)
     assert_true(supervised_of(all, "all", 1) > supervised_of(all, "completion", 1));
     assert_int_equal(supervised_of(all, "assistant", 1), supervised_of(all, "completion", 1));
     assert_true(supervised_of(all, "assistant", 2) >= 2);
-    assert_int_equal(supervised_of(all, "all", 3), 2); /* labels are what they are */
+    assert_int_equal(supervised_of(all, "all", 3), 2); /* given labels are used as they are */
 }
 
 static void test_ends_with_eos(void **state)
@@ -77,7 +77,7 @@ static void test_bad_lines(void **state)
     refused("", FSDPCK_ERR_FORMAT, "no document in it");
 }
 
-/* Of many bad lines the first is told, however many threads there are. */
+/* Of many bad lines the first one is reported, for any number of threads. */
 static void test_first_bad_line(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void test_skip(void **state)
     const struct train_data_file file = { write_text("s.jsonl", "{}\n" TEXT "\n" CHAT "{\"text\":1}\n"), 1 };
     struct train_config config = config_of(&file, 1);
     config.data.on_bad_line = TRAIN_BAD_LINE_SKIP;
-    for (int again = 0; again < 2; again++) { /* made, then from the cache */
+    for (int again = 0; again < 2; again++) { /* built, then read from the cache */
         notes[0] = '\0';
         struct data *d = open_data(&config);
         assert_int_equal(d->ndocs, 2);
@@ -156,8 +156,8 @@ static void test_weights(void **state)
     data_close(again);
 }
 
-/* Too long: cut, or left out; both counted. */
-/* The template of the golden knows no tools and no reasoning: said at each start, from the cache too. */
+/* Documents that are too long are truncated or dropped, and counted. */
+/* The template of the golden knows no tools and no reasoning. Each start reports that, also when it reads the cache. */
 static void test_left_out(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_left_out(void **state)
     }
 }
 
-/* The same conversation in the forms of other trainers: the same tokens. */
+/* Conversations in the forms of other trainers give the same tokens. */
 static void test_other_forms(void **state)
 {
     (void)state;
@@ -240,8 +240,8 @@ static void test_refused_forms(void **state)
     refused_form("{\"instruction\":\"x\"}\n", "'instruction' and 'output' must both be strings");
 }
 
-/* The same documents, whether examples are lines or elements, over several lines or none, and longer than what is in
- * memory of a file. */
+/* Examples give the same documents as lines or as elements of an array, over several lines or in one, also beyond the
+ * part of a file that is in memory. */
 static void test_array(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void test_array(void **state)
     free(array);
 }
 
-/* Columns of other names make the same documents, in text and in tokens; one that is missing is told. */
+/* Columns with other names give the same documents, for text and for tokens. A missing column is reported. */
 static void test_columns(void **state)
 {
     (void)state;
@@ -297,7 +297,7 @@ static void test_columns(void **state)
     assert_memory_equal(y->docs[0].ids, x->docs[1].ids, y->docs[0].ntok * sizeof *y->docs[0].ids);
     data_close(y);
     json_decref(config.data.columns);
-    /* exchanged, and another cache */
+    /* exchanged columns, and another cache */
     config.data.columns = json_pack("{s:s,s:s}", "prompt", "completion", "completion", "prompt");
     y = open_data(&config);
     assert_int_equal(y->ndocs, 1);

@@ -26,7 +26,7 @@ static bool gives(const struct tokenizer *t, const char *text, const char *wante
     return same;
 }
 
-/* The first match of a pattern in text is `wanted` bytes from its beginning. */
+/* Returns true if the first match of a pattern is the first `wanted` bytes of text. */
 static bool matches(const uint8_t *bits, const char *pattern, const char *text, size_t wanted)
 {
     struct split_regex *r;
@@ -81,8 +81,8 @@ int main(void)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
             good &= gives(&t, cases[i].text, cases[i].forms[form]);
     }
-    /* Categories are the library's, of Unicode 16 (U+1C89, a capital letter, and U+1C8A), also where PCRE2's Unicode is
-     * older. */
+    /* Categories are those of the library, from Unicode 16 (U+1C89, a capital letter, and U+1C8A), even if PCRE2's
+     * Unicode is older. */
     good &= matches(t.bits, "\\p{Lu}[\\p{Ll}\\p{M}]*", "\341\262\211\341\262\212\314\201.", 8);
     good &= matches(t.bits, "[^\\s\\p{P}]+", "a\341\262\211\342\200\246", 4);
     good &= matches(t.bits, "[\344\270\200-\351\276\245]+", "\344\270\211\351\276\245\360\260\200\200", 6);

@@ -82,7 +82,7 @@ int main(void)
         split_work_free(w);
         split_regex_free(r);
     }
-    /* What PCRE2 could read otherwise than the library is refused. */
+    /* Patterns that PCRE2 might read differently than the library are refused. */
     static const char *const refused[] = { "\\w+", ".",        "a{1,2}+",      "[[:alpha:]]",  "^a",
                                            "(a)",  "\\p{Han}", "(?i:\\p{Lu})", "[a-\xc3\xa9]", "(?i:x)",
                                            "\\d",  "(?<=a)b",  "[a&&b]" };

@@ -88,7 +88,7 @@ static void test_caps(void **state)
     expect_error(deep, FSDPCK_ERR_FORMAT, "less nesting");
 }
 
-/* A folder with a tokenizer of the goldens and this template. */
+/* Writes a folder with a tokenizer of the goldens and this template, and opens it. */
 static struct chat *open_chat(const char *template, char folder[200])
 {
     char path[400], target[1000];
@@ -111,7 +111,7 @@ static struct chat *open_chat(const char *template, char folder[200])
     return c;
 }
 
-/* The text of the supervised tokens, "|" between those that do not follow each other. Returns what was noted. */
+/* Compares the text of the supervised tokens; "|" separates tokens that are not adjacent. Returns the notes. */
 static unsigned supervised_text(const char *template, const char *messages, enum chat_loss loss, const char *want)
 {
     char folder[200], got[1000] = "";
@@ -158,8 +158,7 @@ static void test_generation(void **state)
     supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "two<|im_end|>|");
 }
 
-/* As templates of models that reason do it: the last turn has a (here empty) thought in front, earlier ones have none.
- */
+/* Like templates of reasoning models: the last turn starts with a thought (here empty), earlier turns have none. */
 static void test_thoughts(void **state)
 {
     (void)state;
@@ -170,7 +169,7 @@ static void test_thoughts(void **state)
     supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "<think>\n\n</think>two<|im_end|>|");
 }
 
-/* Where nothing says which tokens a turn has, it is refused instead of guessed. */
+/* If it is unclear which tokens belong to a turn, the template is refused. */
 static void test_unclear(void **state)
 {
     (void)state;
@@ -188,8 +187,7 @@ static void test_unclear(void **state)
     "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null," CALL( \
         "look") "},{\"role\":\"tool\",\"content\":\"7\"},{\"role\":\"assistant\",\"content\":\"seven\"}]"
 
-/* The last turn has an empty thought in front, also where it calls a tool and is not the last any more (as Qwen 3 has
- * it). */
+/* The last turn starts with an empty thought, even if it calls a tool and is not last any more (like Qwen 3). */
 static void test_calls(void **state)
 {
     (void)state;
@@ -220,7 +218,7 @@ static void test_calls(void **state)
                      1u << CHAT_NOTE_REASONING);
 }
 
-/* A system turn that stands in the last message of the user while that is the last of all (as Mistral has it): the
+/* The system turn is rendered inside the last user message, as long as that is the last of all (like Mistral). The
  * answer begins where its prompt ends. */
 static void test_moved_system(void **state)
 {
@@ -239,7 +237,7 @@ static void test_moved_system(void **state)
                     CHAT_LOSS_ASSISTANT, " one</s>| one</s>");
 }
 
-/* A conversation that ends with something else than an inner turn does (as Phi 3 has it). */
+/* A conversation with another end than an inner turn (like Phi 3). */
 static void test_other_end(void **state)
 {
     (void)state;
@@ -248,7 +246,7 @@ static void test_other_end(void **state)
     supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>\n<|endoftext|>");
 }
 
-/* Several blocks in a turn, and one that begins within a token: as transformers has them in its mask. */
+/* Several blocks in a turn, one of which begins inside a token, give the mask of transformers. */
 static void test_generation_blocks(void **state)
 {
     (void)state;
@@ -288,7 +286,7 @@ static void rendered(const char *messages, const char *want)
     chat_close(c);
 }
 
-/* As apply_chat_template of transformers 5.23 renders them. */
+/* Rendered like apply_chat_template of transformers 5.23. */
 static void test_message_keys(void **state)
 {
     (void)state;
@@ -303,8 +301,8 @@ static void test_message_keys(void **state)
              "thinking,role,reasoning,reasoning_content=x/x;");
 }
 
-/* A turn of which nothing is said, messages and tools that are none: refused, whatever is trained on. Tools may be JSON
- * in a string. */
+/* Turns without content and invalid messages or tools are refused, whatever is trained on. Tools may be JSON in a
+ * string. */
 static void test_forms(void **state)
 {
     (void)state;

@@ -39,7 +39,7 @@ static void check_encode(struct encoder *e, json_t *text, int flags, json_t *wan
     list->count = 0;
     if (tokenizer_encode(e, json_string_value(text), json_string_length(text), flags, list, &err))
         fail(&err);
-    bool ordered = true; /* begins never go back, and lie in the text */
+    bool ordered = true; /* starts ascend and lie inside the text */
     for (size_t i = 0; (flags & TOKENIZER_BEGINS) && i < list->count; i++)
         ordered &= list->begins[i] <= json_string_length(text) && (i == 0 || list->begins[i] >= list->begins[i - 1]);
     check(same_ids(list, want), what, line, json_string_value(text));
@@ -58,7 +58,7 @@ static void check_decode(const struct tokenizer *t, const uint32_t *ids, size_t 
     free(text);
 }
 
-/* Token by token it is the same text, and what is shown meanwhile is whole characters. */
+/* Decoding token by token gives the same text, and each piece consists of whole characters. */
 static void check_stream(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want,
                          size_t line)
 {
@@ -94,7 +94,7 @@ static void run_encode(const struct tokenizer *t, const char *folder, const char
     size_t i;
     if (encoder_new(t, &e, &err))
         fail(&err);
-    for (int again = 0; again < 2; again++) { /* the second time words come from the cache */
+    for (int again = 0; again < 2; again++) { /* the second time, words come from the cache */
         json_array_foreach (wants, i, o) {
             json_t *text = json_object_get(json_array_get(strings, i), "text"),
                    *special = json_object_get(o, "with_special"), *decoded;
@@ -133,7 +133,7 @@ static void run_decode(const struct tokenizer *t, const char *folder, const char
     json_decref(lines);
 }
 
-/* Bytes that are no UTF-8 are refused. */
+/* Bytes that are not UTF-8 are refused. */
 static void run_invalid(const struct tokenizer *t, const char *folder)
 {
     json_t *lines = lines_read(folder, "invalid-utf8.jsonl"), *o;

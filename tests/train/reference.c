@@ -75,7 +75,7 @@ void reference_norms(const struct reference *m, const char *path, double *norms)
     }
 }
 
-/* PEFT's DoRA: what it adds to the base's output is (g - 1)·W·drop(x) + g·scale·B·A·drop(x). add: (ntok, nout),
+/* DoRA as in PEFT: adds (g - 1)·W·drop(x) + g·scale·B·A·drop(x) to the base's output. add: (ntok, nout),
  * scale·B·A·drop(x). */
 static void add_dora(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x,
                      int64_t ntok, int64_t token0, const double *add, double *y)
@@ -152,14 +152,14 @@ static double *layer_norm(const struct reference *m, int64_t layer, const char *
     return norm(m, path, x, n, width);
 }
 
-/* Llama 3.1's: long waves are stretched, short ones kept, those between blended. */
+/* Scaling of Llama 3.1: long wavelengths are stretched, short ones unchanged, those between interpolated. */
 static double llama3(const struct reference *m, double f)
 {
     double wave = 2 * M_PI / f, smooth = (m->original / wave - 1) / (4 - 1);
     return smooth <= 0 ? f / m->factor : smooth >= 1 ? f : (1 - smooth) * f / m->factor + smooth * f;
 }
 
-/* YaRN's: by how many turns a feature makes over the original context. */
+/* Scaling of YaRN: by the number of turns of a feature over the original context. */
 static double yarn(const struct reference *m, double f, int64_t j)
 {
     double d = (double)m->head_dim, per = d / (2 * log(m->theta));
@@ -181,7 +181,7 @@ static double frequency(const struct reference *m, int64_t j)
     }
 }
 
-/* Feature j of a head turns with feature j + d/2. */
+/* Feature j of a head rotates with feature j + d/2. */
 static void turn(const struct reference *m, double *x, int64_t ntok, int64_t nhead)
 {
     const int64_t d = m->head_dim, half = d / 2;
@@ -276,7 +276,7 @@ static void mlp(const struct reference *m, int64_t layer, double *x, int64_t nto
     free(up);
 }
 
-/* An embedding's adapter: B·A[:, id], without dropout. */
+/* Adapter of an embedding: B·A[:, id], without dropout. */
 static double *embed(const struct reference *m, const struct reference_document *doc)
 {
     static const char path[] = "model.embed_tokens";

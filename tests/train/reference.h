@@ -8,10 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REFERENCE_HALF_HEAD = 32 }; /* head_dim / 2, at most */
+enum { REFERENCE_HALF_HEAD = 32 }; /* largest head_dim / 2 */
 
 struct reference_tensor {
-    char name[200];     /* as in files: PEFT's for adapters */
+    char name[200];     /* as in files; adapters have PEFT's names */
     int64_t nrow, ncol; /* ncol 1: a vector */
     double *data;
 };
@@ -20,29 +20,29 @@ enum reference_rope { REFERENCE_DEFAULT, REFERENCE_LINEAR, REFERENCE_LLAMA3, REF
 
 struct reference {
     int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim;
-    int64_t window, first_window; /* tokens seen, from this layer on; 0: all */
+    int64_t window, first_window; /* window: tokens that a query sees in the layers from first_window on; 0: all */
     bool tied, qk_norm;
     double eps;
     enum reference_rope rope;
     double theta, factor, original; /* llama3's other numbers are 1 and 4, yarn's 32 and 1 */
     double alpha, dropout;          /* of adapters */
-    bool rslora, dora;              /* dora: "norms.PATH" are the rows' norms, which are constants of the gradient */
+    bool rslora, dora; /* dora: "norms.PATH" contains the row norms, which are constants for the gradient */
     uint64_t seed;
     struct reference_tensor *tensors; /* (ntensors) */
     size_t ntensors;
 };
 
 struct reference_document {
-    const int32_t *ids, *labels; /* (ntok): labels -100 where there is none; the first is never used */
+    const int32_t *ids, *labels; /* (ntok): labels are -100 for unsupervised tokens; the first is never used */
     int64_t ntok;
-    int64_t token0; /* tokens of the step before it: dropout goes by them */
+    int64_t token0; /* tokens of the step before it; dropout is indexed by them */
 };
 
-/* The sum over the supervised tokens. */
+/* Sum of the losses of the supervised tokens. */
 double reference_loss(const struct reference *m, const struct reference_document *doc);
-/* ‖W + scale·B·A‖ of each row of the module's weight, as the tensors are now. */
+/* ‖W + scale·B·A‖ of each row of the module's weight, from the current tensors. */
 void reference_norms(const struct reference *m, const char *path, double *norms);
-/* NULL: there is none. */
+/* Returns NULL if there is none. */
 struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path,
                                         const char *after);
 

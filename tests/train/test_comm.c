@@ -68,7 +68,7 @@ static float gradient(uint32_t rank, int64_t i)
     return 1.0f / (float)(1 + i) + (float)rank * 0.37f;
 }
 
-/* As it reaches its owner. */
+/* The gradient as its owner receives it. */
 static float sent(const struct comm *c, uint32_t rank, int64_t i)
 {
     float exact = gradient(rank, i), back;
@@ -106,7 +106,7 @@ static void exchange(struct comm *c, void *ctx)
     }
 }
 
-/* Sums on one lane while there are sums on another. */
+/* Sums on one lane while another lane sums too. */
 static void *sum_on_save(void *arg)
 {
     struct comm *c = arg;
@@ -166,7 +166,7 @@ static void test_exchange(void **state)
 
 enum { PART = 37, ROUNDS = 40 };
 
-/* Two slices take turns: while the one is exchanged the other is filled, with what is added to zeroes. */
+/* Two slices alternate: while one is exchanged, the other is filled by adding to zeros. */
 static void exchange_behind(struct comm *c, void *ctx)
 {
     float into[2][PART];
@@ -195,7 +195,7 @@ static void exchange_behind(struct comm *c, void *ctx)
     __atomic_fetch_add((uint32_t *)ctx, wrong, __ATOMIC_RELAXED);
 }
 
-/* A rank that fails while others exchange: they hear of it where they wait. */
+/* A rank fails while others exchange: they get the error where they wait. */
 static void fail_behind(struct comm *c, void *ctx)
 {
     float into[PART];
@@ -261,7 +261,7 @@ static void check_group(struct ring_case *k, uint32_t group, const char *data, u
     }
 }
 
-/* Each rank its own rows, and only of what is trained after the first step. */
+/* Each rank writes its own rows; after the first step, only those of trained groups. */
 static void write_rows(struct ring_case *k, struct comm *c, uint32_t step)
 {
     for (uint32_t g = 0; g < NGROUPS; g++) {
@@ -273,7 +273,7 @@ static void write_rows(struct ring_case *k, struct comm *c, uint32_t step)
     }
 }
 
-/* Uses `pair` and the next are live together, as an embedding and a head are. */
+/* Uses `pair` and the next are live together, like an embedding and a head. */
 static int use_all(struct ring_case *k, struct ring *ring, uint32_t step, uint32_t pair, struct fsdpck_error *err)
 {
     char *data, *other = NULL;
@@ -295,7 +295,7 @@ static int use_all(struct ring_case *k, struct ring *ring, uint32_t step, uint32
     return 0;
 }
 
-/* A rank that has nothing to compute. */
+/* A rank without work. */
 static int pass_through(struct ring *ring, const struct schedule *schedule, struct fsdpck_error *err)
 {
     char *data;
@@ -313,7 +313,7 @@ static void gather(struct comm *c, void *ctx)
     struct ring *ring = NULL;
     struct fsdpck_error err = { 0 };
     char *memory = aligned_alloc(4096, ring_nbytes(&k->schedule, k->groups, NGROUPS) + 4096);
-    const struct ring_device on = { .memory = memory }; /* no device: data has moved when a gather returns */
+    const struct ring_device on = { .memory = memory }; /* no device: the data has arrived when a gather returns */
     int rc = memory ? ring_new(c->lanes[COMM_GATHER], &k->schedule, k->groups, NGROUPS, &on, &ring, &err) : -1;
     bool all_stay = true;
     for (uint32_t g = 0; g < NGROUPS; g++)
@@ -390,9 +390,9 @@ static void test_ring(void **state)
     }
 }
 
-/* --- ranks that do not come */
+/* --- ranks that do not arrive */
 
-static pthread_barrier_t both; /* are in step 7, however late this machine starts a thread */
+static pthread_barrier_t both; /* both are in step 7, however late this machine starts a thread */
 
 static void come_late(struct comm *c, void *ctx)
 {

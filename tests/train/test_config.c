@@ -97,7 +97,7 @@ static void test_words(void **state)
     assert_string_equal(train_config_word("dtype.parameter", TRAIN_BF16, word), "");
 }
 
-/* The list above has every word of the key table. */
+/* The list above contains every choice of the key table. */
 static void test_complete(void **state)
 {
     (void)state;

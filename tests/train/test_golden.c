@@ -41,7 +41,7 @@ static double tolerance(const struct golden *g, const char *key)
     return json_number_value(json_object_get(json_object_get(g->expected, "tolerance"), key));
 }
 
-/* What CONFIG.json takes of case.json for the first step's gradients. */
+/* Writes the parts of case.json that the first step's gradients need as CONFIG.json. */
 static void write_config(const struct golden *g, const char *path)
 {
     char text[3100];
@@ -69,7 +69,7 @@ static void write_config(const struct golden *g, const char *path)
     json_decref(theirs);
 }
 
-/* sets: "key=value", NULL at the end; or NULL. */
+/* sets: "key=value", ended by NULL; or NULL. */
 static void open_golden(struct golden *g, const char *name, const char *const *sets)
 {
     struct fsdpck_error err = { 0 };
@@ -193,7 +193,7 @@ static void test_first_steps(void **state)
     }
 }
 
-/* All gradients of the first step, one after the other. Owned. */
+/* All gradients of the first step, concatenated. Owned. */
 static float *all_gradients(const struct golden *g, double *loss, int64_t *nelem)
 {
     struct fsdpck_error err = { 0 };
@@ -214,7 +214,7 @@ static float *all_gradients(const struct golden *g, double *loss, int64_t *nelem
     return all;
 }
 
-/* Blocks that are computed anew give the same bits, in both dtypes, for adapters and for whole models. */
+/* Recomputed blocks give the same bits, in both dtypes, for adapters and for whole models. */
 static void test_recompute(void **state)
 {
     (void)state;
@@ -239,7 +239,7 @@ static void test_recompute(void **state)
     }
 }
 
-/* bf16 keeps eight bits of every number that is stored: what comes out is some hundredths from fp32. */
+/* bf16 keeps eight bits of every stored number, so results differ from fp32 by some hundredths. */
 static void test_bf16(void **state)
 {
     (void)state;
@@ -276,8 +276,8 @@ static const float *gradient_of(const struct golden *g, const char *wanted, int6
     return NULL;
 }
 
-/* While every B is zero, an adapter's gradient is the same whichever others there are: also where the backward ends
- * above what nobody needs. */
+/* While every B is zero, the gradient of an adapter does not depend on other adapters, even if the backward pass ends
+ * above parts that no gradient needs. */
 static void test_subsets(void **state)
 {
     (void)state;
@@ -325,7 +325,7 @@ static void test_subsets(void **state)
     close_golden(&all);
 }
 
-/* One packet of all micro-batches is the same step as a packet each, up to the order of sums. */
+/* One packet with all micro-batches is the same step as one packet each, up to the order of sums. */
 static void test_accumulation(void **state)
 {
     (void)state;
@@ -336,13 +336,13 @@ static void test_accumulation(void **state)
     close_golden(&g);
 }
 
-/* A packet's gradients are rounded once on the way to their owners; where there is one packet that is all that
- * dtype.reduce does. */
+/* A packet's gradients are rounded once on the way to their owners. With a single packet, that is the only effect of
+ * dtype.reduce. */
 static void test_reduce(void **state)
 {
     (void)state;
     if (getenv("FSDPTRAIN_MODULE"))
-        skip(); /* only the processor exchanges bf16 */
+        skip(); /* only the CPU exchanges bf16 */
     for (int i = 0; i < 2; i++) {
         const char *const sets[] = { i ? "train.gradient_accumulation_steps=1" : "train.gradient_accumulation_steps=3",
                                      NULL };

@@ -36,7 +36,7 @@ struct trial {
     struct reference ref;
     struct document documents[DOCUMENTS];
     int64_t nsupervised;
-    char folder[40], text[2400]; /* text: what the trial is, for messages */
+    char folder[40], text[2400]; /* text: description of the trial, for messages */
     struct train_config config;
     struct train_session *session;
 };
@@ -110,7 +110,7 @@ static void add_tensor(struct trial *t, const char *name, int64_t nrow, int64_t 
         (struct reference_tensor){ .nrow = nrow, .ncol = ncol, .data = malloc((size_t)(nrow * ncol) * sizeof(double)) };
     snprintf(x->name, sizeof x->name, "%s", name);
     for (int64_t i = 0; i < nrow * ncol; i++)
-        x->data[i] = (double)(float)(middle + spread * uniform(t)); /* what the file can hold */
+        x->data[i] = (double)(float)(middle + spread * uniform(t)); /* a value that the file can represent */
 }
 
 static void add_linear(struct trial *t, int64_t layer, const char *module, int64_t nout, int64_t nin, bool bias)
@@ -156,7 +156,7 @@ static void add_weights(struct trial *t)
         add_tensor(t, "lm_head.weight", m->nvocab, m->hidden, 0, 0.4);
 }
 
-/* The last micro-batch has one document, which has no supervised token at all. */
+/* The last micro-batch has a single document, without any supervised token. */
 static void add_documents(struct trial *t)
 {
     for (int d = 0; d < DOCUMENTS; d++) {
@@ -245,7 +245,7 @@ static void write_weights(const struct trial *t)
     json_decref(header);
 }
 
-/* Three rows in two micro-batches of several documents each, and one of the document without labels. */
+/* Three rows in two micro-batches with several documents each, and one with the document without labels. */
 static void write_data(const struct trial *t)
 {
     char path[80];
@@ -282,7 +282,7 @@ static void write_config(struct trial *t)
         json_t *lora = json_pack("{s:i, s:f, s:f, s:b}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout",
                                  t->ref.dropout, "use_rslora", t->ref.rslora);
         if (strstr(t->targets, "all-linear") || strstr(t->targets, "k_proj") ||
-            strstr(t->targets, "|k|")) /* a pattern that fits nothing is refused */
+            strstr(t->targets, "|k|")) /* a pattern that matches nothing is refused */
             json_object_set_new(lora, "rank_pattern", json_pack("{s:i}", "k_proj", 5));
         json_object_set_new(lora, "use_dora", json_boolean(t->ref.dora));
         json_object_set_new(lora, "target_modules", json_loads(t->targets, JSON_DECODE_ANY, NULL));
@@ -299,7 +299,7 @@ static void write_config(struct trial *t)
     must(train_config_read(path, NULL, 0, &t->config, &err), &err);
 }
 
-/* Of DoRA: where the gradient is asked for. */
+/* Fixes DoRA's norms at the point of the gradient. */
 static void fix_norms(struct trial *t)
 {
     static const char before[] = "base_model.model.", after[] = ".lora_magnitude_vector";
@@ -317,7 +317,7 @@ static void fix_norms(struct trial *t)
     }
 }
 
-/* Adapters are as the session made them but for the half that is zero then; the reference gets the same numbers. */
+/* Adapters are as the session made them, except the half that starts as zeros; the reference gets the same numbers. */
 static void share_adapters(struct trial *t)
 {
     for (size_t i = 0; i < train_session_ntrained(t->session) && t->lora; i++) {
@@ -350,7 +350,7 @@ static double mean_loss(const struct trial *t)
     return sum / (double)t->nsupervised;
 }
 
-/* The loss where x has gone `step` along direction. */
+/* The loss after moving x by `step` along direction. */
 static double loss_at(const struct trial *t, struct reference_tensor *x, const double *direction, double step)
 {
     int64_t n = x->nrow * x->ncol;

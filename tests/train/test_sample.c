@@ -106,7 +106,8 @@ static void test_greedy(void **state)
     json_decref(all);
 }
 
-/* One prompt's logits by growing from ever fewer tokens; what they are off, relative to the largest. */
+/* Computes a prompt's logits with fewer and fewer tokens at first, the rest one by one; returns the largest difference,
+ * relative to the largest logit. */
 static double grown_off(struct sampler *s, const uint32_t *ids, size_t count)
 {
     struct fsdpck_error err = { 0 };
@@ -156,7 +157,7 @@ static void test_cache(void **state)
     json_decref(all);
 }
 
-/* The same bits with any number of threads. */
+/* Any number of threads gives the same bits. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -178,7 +179,7 @@ static void test_threads(void **state)
     json_decref(all);
 }
 
-/* Samples of one prompt, in any order; the seed; a stop token; a caller who has enough. */
+/* Samples of one prompt, in any order; the seed; a stop token; a callback that stops. */
 static int enough(void *ctx, uint32_t id)
 {
     (void)id;
@@ -230,7 +231,7 @@ static void test_samples(void **state)
 
 enum { NVOCAB = 40 };
 
-/* How often each token comes in many draws. */
+/* Counts each token over many draws. */
 static void count_draws(const struct sample_rule *rule, const float *logits, int ndraws, int *counts)
 {
     struct fsdpck_error err = { 0 };
@@ -257,7 +258,7 @@ static void test_choose(void **state)
     for (int i = 0; i < NVOCAB; i++)
         sum += p[i] = exp((double)(logits[i] = (float)((i * 17) % NVOCAB) / 8) / rule.temperature);
     count_draws(&rule, logits, NDRAWS, counts);
-    for (int i = 0; i < NVOCAB; i++) /* five standard deviations: the draws are the same each time */
+    for (int i = 0; i < NVOCAB; i++) /* five standard deviations; the draws are reproducible */
         assert_true(fabs(counts[i] - NDRAWS * p[i] / sum) < 5 * sqrt(NDRAWS * p[i] / sum));
 
     rule.top_k = 3;
@@ -265,7 +266,7 @@ static void test_choose(void **state)
     for (int i = 0; i < NVOCAB; i++)
         assert_int_equal(counts[i] > 0, (i * 17) % NVOCAB >= NVOCAB - 3);
 
-    rule.top_k = 0; /* the nucleus: as many of the likeliest as it takes */
+    rule.top_k = 0; /* the nucleus: as many of the likeliest as needed */
     rule.top_p = 0.3;
     count_draws(&rule, logits, NDRAWS, counts);
     double taken = 0;
@@ -287,11 +288,11 @@ static void test_choose_greedy(void **state)
     uint32_t id;
     float logits[NVOCAB] = { 0 };
     must(choose_new(NVOCAB, &c, &err), &err);
-    logits[4] = logits[9] = 2; /* the first of equals, as torch's argmax */
+    logits[4] = logits[9] = 2; /* the first of equals, like torch's argmax */
     logits[5] = NAN;
     must(choose_token(c, &rule, logits, 0, 0, &id, &err), &err);
     assert_int_equal(id, 4);
-    rule.repetition_penalty = 2; /* what was seen: a positive logit is divided, a negative multiplied */
+    rule.repetition_penalty = 2; /* repeated tokens: a positive logit is divided, a negative one multiplied */
     must(choose_token(c, &rule, logits, 0, 1, &id, &err), &err);
     assert_int_equal(id, 9);
     for (int i = 0; i < NVOCAB; i++)

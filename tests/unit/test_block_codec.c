@@ -46,7 +46,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Encodes the first nbytes of in, and checks that they come back and that nothing was written elsewhere. */
+/* Encodes the first nbytes of in, and checks that they decode to the same and that no other byte was written. */
 static uint32_t round_trip(struct bench *b, enum fsdpck_dtype dtype, uint32_t nbytes)
 {
     struct fsdpck_planes p = fsdpck_planes_of(dtype);
@@ -69,7 +69,7 @@ static void fill_random(struct bench *b)
         fsdpck_put64(b->in + i, model_random(&b->rng));
 }
 
-/* Sums of uniform numbers: near enough to what weights look like. */
+/* Fills with sums of uniform numbers, which resemble weights. */
 static void fill_weights(struct bench *b, enum fsdpck_dtype dtype)
 {
     uint32_t item = fsdpck_dtype_info(dtype)->nbytes;
@@ -97,7 +97,7 @@ static void anything_comes_back(void **state)
             fill_random(b);
             if (i % 3 == 1)
                 memset(b->in, (int)model_below(&b->rng, 256), MAX);
-            if (i % 3 == 2) /* few values in a byte of each element */
+            if (i % 3 == 2) /* few values in one byte of each element */
                 for (uint32_t k = fsdpck_dtype_info(dtype)->nbytes - 1; k < MAX; k += fsdpck_dtype_info(dtype)->nbytes)
                     b->in[k] = (uint8_t)(0x3a + model_below(&b->rng, 3));
             round_trip(b, (enum fsdpck_dtype)dtype, i < 3 ? MAX : some_size(b, fsdpck_dtype_info(dtype)->nbytes));
@@ -139,7 +139,7 @@ static void one_value_is_one_byte_a_plane(void **state)
     }
 }
 
-/* FORMAT.md section 8.2, by hand. */
+/* A stored block against FORMAT.md section 8.2, by hand. */
 static void bytes_are_where_the_page_says(void **state)
 {
     struct bench *b = *state;
@@ -152,8 +152,8 @@ static void bytes_are_where_the_page_says(void **state)
     assert_memory_equal(b->stored, want, sizeof want);
 }
 
-/* Changed, cut and made-up blocks: accepted or refused, but never more than nbytes written, and a refusal for sizes
- * that cannot be. */
+/* Changed, truncated and invented blocks are accepted or refused, but never write more than nbytes. Impossible sizes
+ * are refused. */
 static void lies_do_no_harm(void **state)
 {
     struct bench *b = *state;
@@ -162,7 +162,7 @@ static void lies_do_no_harm(void **state)
     fill_weights(b, FSDPCK_BFLOAT16);
     uint32_t n = round_trip(b, FSDPCK_BFLOAT16, nbytes), nrefused = 0;
     for (uint32_t cut = 1; cut < n; cut++) {
-        uint8_t *copy = malloc(n - cut); /* of just this size: what is read beyond is seen by the sanitizer */
+        uint8_t *copy = malloc(n - cut); /* exact size, so that a sanitizer detects reads beyond it */
         assert_non_null(copy);
         memcpy(copy, b->stored, n - cut);
         assert_false(fsdpck_block_decode(b->d, &p, copy, n - cut, b->back, nbytes));
@@ -181,7 +181,7 @@ static void lies_do_no_harm(void **state)
             assert_int_equal(b->back[nbytes + k], 0x5a);
         b->stored[i / 8] ^= (uint8_t)(1u << i % 8);
     }
-    assert_true(nrefused > 32); /* at least what is in the sizes; the hashes find the rest */
+    assert_true(nrefused > 32); /* at least changes of the sizes; the hashes detect the others */
 }
 
 int main(void)

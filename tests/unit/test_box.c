@@ -90,7 +90,7 @@ static void intersect_and_inside(void **state)
         assert_int_equal(fsdpck_box_nelem(s, ndim), common);
     }
     const uint64_t shape[2] = { 4, UINT64_MAX }, offset[2] = { 3, 5 }, size[2] = { 1, UINT64_MAX - 4 };
-    assert_false(fsdpck_box_inside(2, offset, size, shape)); /* the end wraps */
+    assert_false(fsdpck_box_inside(2, offset, size, shape)); /* offset + size wraps around */
 }
 
 struct cutter {
@@ -107,7 +107,7 @@ static int take_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     assert_true(fsdpck_box_inside(c->ndim, offset, size, c->shape));
     fsdpck_box_span(c->ndim, c->shape, offset, size, &begin, &end);
     assert_int_equal(begin, c->next);
-    assert_int_equal(end - begin, fsdpck_box_nelem(size, c->ndim)); /* a run */
+    assert_int_equal(end - begin, fsdpck_box_nelem(size, c->ndim)); /* one run */
     c->next = end;
     c->nboxes++;
     return 0;
@@ -149,8 +149,8 @@ static int64_t place_of(uint32_t ndim, const uint64_t *size, const int64_t *stri
     return at;
 }
 
-/* Strides of the box inside a larger array whose dimensions lie in random order, some backwards; *origin is where its
- * first element is. */
+/* Strides of the box inside a larger array with its dimensions in random order, some backwards. *origin: offset of the
+ * box's first element. */
 static uint64_t random_strides(uint32_t ndim, const uint64_t *size, uint64_t item, int64_t *strides, int64_t *origin)
 {
     uint32_t order[MAX_NDIM] = { 0 };
@@ -160,7 +160,7 @@ static uint64_t random_strides(uint32_t ndim, const uint64_t *size, uint64_t ite
         order[d] = order[at];
         order[at] = d;
     }
-    if (below(2)) /* often enough plain row-major */
+    if (below(2)) /* often plain row-major */
         for (uint32_t d = 0; d < ndim; d++)
             order[d] = ndim - 1 - d;
     *origin = 0;

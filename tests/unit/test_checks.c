@@ -21,7 +21,7 @@ struct scene {
     char *root, *path;
     struct fsdpck_source *src;
     struct fsdpck_extent extent;
-    uint8_t *data; /* (NBYTES) of the record */
+    uint8_t *data; /* (NBYTES) contents of the record */
     char notes[200];
     unsigned nnotes;
 };
@@ -74,7 +74,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Begins anew. The tensor of the extent begins `before` bytes behind the record's beginning. */
+/* Starts over. The extent's tensor begins `before` bytes after the start of the record. */
 static struct fsdpck_crc_record *expect(struct scene *s, uint64_t before)
 {
     struct fsdpck_crc_record *record = fsdpck_arena_alloc(&s->src->arena, sizeof *record, NULL);
@@ -118,7 +118,7 @@ static void only_gaps_are_read(void **state)
     assert_int_equal(read, 0);
 }
 
-/* More parts than are kept: all of it is read again. */
+/* Too many parts to keep: all of the record is read again. */
 static void scattered_parts(void **state)
 {
     struct scene *s = *state;
@@ -134,13 +134,13 @@ static void scattered_parts(void **state)
     }
 }
 
-/* A slice of a tensor that begins inside its storage: all of the storage is judged, and it stays refused. */
+/* A slice of a tensor inside its storage: the whole storage is checked, and stays refused. */
 static void damage_is_remembered(void **state)
 {
     struct scene *s = *state;
     struct fsdpck_error err = { 0 };
     uint64_t read;
-    s->data[17] ^= 1; /* the file has another byte */
+    s->data[17] ^= 1; /* the file now differs in one byte */
     expect(s, 4096);
     assert_int_equal(bring(s, 0, 100, s->data + 4096, &err), 0);
     assert_int_equal(finish(s, &read, &err), FSDPCK_ERR_DAMAGED);
@@ -167,7 +167,7 @@ static void records_without_a_crc_are_counted(void **state)
     assert_string_equal(s->notes, "3 records have no CRC-32 to be checked by");
 }
 
-/* ---- several ---- */
+/* ---- several threads ---- */
 
 struct bringer {
     struct scene *s;
@@ -177,7 +177,7 @@ struct bringer {
     pthread_t thread;
 };
 
-/* Random parts, of the front half only where `rng` says so. */
+/* Adds random parts, of the first half only if `rng` says so. */
 static void *bring_parts(void *arg)
 {
     struct bringer *b = arg;
@@ -210,7 +210,7 @@ static void any_order_of_any_parts(void **state)
             pthread_join(b[i].thread, NULL);
             assert_int_equal(b[i].rc, damage ? FSDPCK_ERR_DAMAGED : 0);
         }
-        assert_int_equal(finish(s, &read, &err), 0); /* it was judged */
+        assert_int_equal(finish(s, &read, &err), 0); /* already checked */
         assert_int_equal(read, 0);
     }
 }

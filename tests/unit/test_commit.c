@@ -23,7 +23,7 @@
 #include "save_case.h"
 #include "tree.h"
 
-/* What a checkpoint is known by. */
+/* Contents that identify a checkpoint. */
 #define OLD "{\"format\":\"fsdpck\",\"who\":\"old\"}"
 #define NEW "{\"format\":\"fsdpck\",\"who\":\"new\"}"
 
@@ -60,7 +60,7 @@ static void put(const char *dir, const char *name, const char *text)
     free(path);
 }
 
-/* Saves a directory with one file; returns the code. */
+/* Saves a directory with one file; returns the error code. */
 static int save_dir(const struct fsdpck_io *io, const char *out, bool force, bool *in_place, struct fsdpck_error *err)
 {
     struct fsdpck_commit *c;
@@ -135,12 +135,12 @@ static void test_existing_is_refused(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "not empty"));
     assert_null(strstr(err.hint, "--force"));
-    /* no checkpoint: somebody's files */
+    /* not a checkpoint: foreign files */
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "neither a checkpoint nor a model"));
     assert_tree(*state, "out/\nout/mine=1\n");
     tree_file(*state, "out/index.json", OLD);
-    /* a checkpoint, and somebody's file */
+    /* a checkpoint with a foreign file */
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "'mine'"));
     assert_tree(*state, "out/\nout/index.json=" OLD "\nout/mine=1\n");
@@ -198,7 +198,7 @@ static void test_links_inside_are_not_followed(void **state)
     assert_tree(*state, "out/\nout/index.json=" NEW "\nprecious/\nprecious/data=keep\n");
 }
 
-/* ---- places that are not renamed */
+/* ---- places that cannot be renamed */
 
 static void test_working_directory(void **state)
 {
@@ -208,7 +208,7 @@ static void test_working_directory(void **state)
     assert_int_equal(chdir(below(*state, "out")), 0);
     assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, &in_place, &err), 0);
     assert_true(in_place);
-    assert_int_equal(access("index.json", F_OK), 0); /* the user's shell sees it without going anywhere */
+    assert_int_equal(access("index.json", F_OK), 0); /* the user's shell sees it without changing directory */
     assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
@@ -247,7 +247,7 @@ static void test_mount_point_keeps_what_is_foreign(void **state)
     faulty_free(f);
 }
 
-/* A bind mount has the device of its parent: only the mount table tells. */
+/* A bind mount has the device of its parent; only the mount table shows it. */
 static void test_bind_mount(void **state)
 {
     struct fsdpck_error err;
@@ -256,7 +256,7 @@ static void test_bind_mount(void **state)
     struct faulty *f = faulty_new(*state);
     faulty_redirect(f, "/proc/self/mountinfo", below(*state, "mountinfo"));
     text[0] = '\0';
-    for (int i = 0; i < 300; i++) /* longer than is read at a time */
+    for (int i = 0; i < 300; i++) /* more than one read of the mount table */
         sprintf(text + strlen(text), "%d 1 8:1 / /mnt/some/other/disk/number/%d rw,relatime - ext4 /dev/sda1 rw\n", i,
                 i);
     sprintf(text + strlen(text), "999 1 8:1 /src %s/out\\040put rw,relatime - ext4 /dev/sda1 rw\n",
@@ -371,7 +371,7 @@ static void test_other_outputs_are_free(void **state)
     assert_tree(*state, "");
 }
 
-/* A writer that was killed leaves its lock file; that must stop nobody. */
+/* A killed writer leaves its lock file, which must not block others. */
 static void test_stale_lock(void **state)
 {
     struct fsdpck_error err;
@@ -392,7 +392,7 @@ static void test_stale_lock(void **state)
     assert_false(tree_exists(*state, "out.tmp-33333333-3333-4333-9333-333333333333")); /* its writer is dead */
 }
 
-/* Many processes at once: never two inside, and the file of the lock comes and goes all the time. */
+/* Many processes at once: never two inside, while the lock file is created and removed all the time. */
 static void contend(const char *root)
 {
     for (int i = 0; i < 50; i++) {
@@ -445,7 +445,7 @@ static void test_file_system_without_locks(void **state)
     faulty_free(f);
 }
 
-/* ---- the rest */
+/* ---- other cases */
 
 static void test_abandon_removes_parents(void **state)
 {

@@ -21,7 +21,7 @@
 
 enum { NSEEDS = 10 };
 
-static struct seen good; /* what crashes of one case left, and that it was good */
+static struct seen good; /* states after crashes of one case that were judged good */
 
 struct ground {
     char *top, *root, *crash, *boot;
@@ -46,7 +46,7 @@ static void ground_free(struct ground *g)
     free(g->boot);
 }
 
-/* Clears up after a crash; other_boot: the machine was started anew. */
+/* Cleans up after a crash. other_boot: the machine was rebooted. */
 static int clean(const struct save_case *c, const struct ground *g, const char *root, bool other_boot, unsigned kill_at,
                  bool *killed)
 {
@@ -62,7 +62,7 @@ static int clean(const struct save_case *c, const struct ground *g, const char *
     if (killed != NULL)
         *killed = faulty_hit(f);
     if (rc != 0 && err.sys_errno == ENOENT && !tree_exists(root, "p/q"))
-        rc = 0; /* not even the directory that OUT would be in was made */
+        rc = 0; /* not even the parent directory of OUT was created */
     free(out);
     faulty_free(f);
     return rc;
@@ -87,7 +87,7 @@ static void fail_with_tree(const struct save_case *c, const char *root, const ch
     fail();
 }
 
-/* ---- loss of power, and kill -9 */
+/* ---- power loss, and kill -9 */
 
 static const char *check_crash(const struct save_case *c, const struct ground *g, const struct faulty *f,
                                size_t nevents, int seed, int ignored)
@@ -140,7 +140,7 @@ static void test_crashes(void **state)
     }
 }
 
-/* Does forgetting fsync k show? */
+/* Returns true if leaving out fsync k breaks a state. */
 static bool is_caught(const struct save_case *c, const struct ground *g, const struct faulty *f, int k)
 {
     for (int seed = 0; seed < 20 * NSEEDS; seed++)
@@ -150,7 +150,7 @@ static bool is_caught(const struct save_case *c, const struct ground *g, const s
     return false;
 }
 
-/* Every fsync that is made is needed: the test above fails without it. That is also the proof that it can. */
+/* Every fsync is needed: the test above fails without it. This also proves that it can fail. */
 static void test_every_fsync_matters(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void test_every_fsync_matters(void **state)
 
 /* ---- the process sees its operations fail */
 
-/* One run with a fault; true where the fault came. */
+/* One run with a fault; returns true if the operation was reached. */
 static bool run_fault(const struct save_case *c, const struct ground *g, unsigned n, bool kill, int sys_errno)
 {
     struct fsdpck_error err = { 0 };

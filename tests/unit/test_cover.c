@@ -45,7 +45,7 @@ static void shuffle(struct boxes *b, uint64_t *rng)
     }
 }
 
-/* The whole tensor, cut again and again at random: fills it exactly, though it is no grid. */
+/* Cuts the whole tensor repeatedly at random: the boxes fill it exactly, but are not a grid. */
 static void cut(struct boxes *b, uint64_t *rng, size_t ncuts)
 {
     *b = (struct boxes){ .ndim = 1 + (uint32_t)model_below(rng, NDIM), .n = 1 };
@@ -54,7 +54,7 @@ static void cut(struct boxes *b, uint64_t *rng, size_t ncuts)
     for (size_t i = 0; i < ncuts && b->n < MAX_BOXES - 1; i++) {
         size_t k = model_below(rng, b->n);
         uint32_t d = (uint32_t)model_below(rng, b->ndim);
-        uint64_t at = model_below(rng, b->size[k][d] + 1); /* now and then an empty one */
+        uint64_t at = model_below(rng, b->size[k][d] + 1); /* sometimes empty */
         memcpy(b->offset[b->n], b->offset[k], sizeof b->offset[k]);
         memcpy(b->size[b->n], b->size[k], sizeof b->size[k]);
         b->size[k][d] = at;
@@ -64,7 +64,8 @@ static void cut(struct boxes *b, uint64_t *rng, size_t ncuts)
     shuffle(b, rng);
 }
 
-/* What counting says: FORMAT where a box leaves the shape or two meet, MISSING where an element is in none. */
+/* The expected result by counting: FORMAT if a box leaves the shape or two overlap, MISSING if an element is in none.
+ */
 static int count(const struct boxes *b)
 {
     uint8_t seen[24 * 24 * 24] = { 0 };
@@ -106,7 +107,7 @@ static void test_random_cuts(void **state)
     }
 }
 
-/* One box of a good set is moved, resized, doubled or left out. */
+/* Moves, resizes, duplicates or removes one box of a good set. */
 static void spoil(struct boxes *b, uint64_t *rng)
 {
     size_t k = model_below(rng, b->n);
@@ -159,7 +160,7 @@ static void test_messages(void **state)
     assert_string_equal(err.message, "tensor 'w': the chunk at (2, 0) leaves the tensor");
 }
 
-/* Numbers that wrap around: a size that brings the end back into the shape, volumes whose sum is right modulo 2^64. */
+/* Numbers that overflow: a size that wraps the end back into the shape, volumes whose sum is right modulo 2^64. */
 static void test_large_numbers(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void test_scalars_and_nothing(void **state)
     fsdpck_cover_free(NULL);
 }
 
-/* Many chunks, as sharding and resharding make them. What is asserted is only that it comes to an end and is right. */
+/* Many chunks, like those of sharding and resharding. The test asserts only that it ends with the right result. */
 static void test_large_grids(void **state)
 {
     (void)state;

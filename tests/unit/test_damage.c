@@ -28,9 +28,9 @@ enum { NRANKS = 3, MAX_DATA = 8192, MAX_TENSORS = 8 };
 static const char *const file_names[] = { "index.json",   ".metadata",          "__0_0.distcp",    "__1_0.distcp",
                                           "__2_0.distcp", "assets/config.json", "assets/sub/words" };
 enum { NFILES = sizeof file_names / sizeof file_names[0] };
-static bool compress; /* the checkpoint of the tests that run is compressed: it has no .metadata */
+static bool compress; /* the checkpoint of the current tests is compressed, so it has no .metadata */
 
-/* Everything that reading gives, one after another. */
+/* All data that reading returns, concatenated. */
 struct data {
     uint8_t bytes[MAX_DATA];
     size_t nbytes;
@@ -148,13 +148,13 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- what is said of the damage ---- */
+/* ---- the reports of the damage ---- */
 
 struct found {
-    const char *file; /* wanted */
+    const char *file; /* expected */
     uint64_t offset;  /* of the damage */
     unsigned nproblems, nwrong;
-    bool in_range; /* one of them names a damaged range of a tensor, with the offset in it */
+    bool in_range; /* a problem names a damaged range of a tensor that contains the offset */
     char wrong[256];
 };
 
@@ -264,7 +264,7 @@ static void flips_in_every_byte_are_found(void **state)
             struct found f = verify(w, file_names[i], at);
             if (where == PAYLOAD && !f.in_range)
                 fail_msg("%s, byte %llu: verify does not name the range", file_names[i], (unsigned long long)at);
-            if (is_read(where) || at % 8 == 0) /* one in eight is enough of those that make no difference */
+            if (is_read(where) || at % 8 == 0) /* of the changes without effect, one in eight is enough */
                 check_read(w, file_names[i], at, !is_read(where));
             flip(fd, at);
         }
@@ -273,7 +273,7 @@ static void flips_in_every_byte_are_found(void **state)
     check_read(w, "all is well again", 0, true);
 }
 
-/* Every length near the beginning, and around table and trailer; else one in 29. */
+/* Every length near the beginning, and around table and trailer; otherwise one in 29. */
 static void cuts_are_found(void **state)
 {
     enum { DENSE = 250, STEP = 29 };
@@ -297,7 +297,7 @@ static void cuts_are_found(void **state)
     check_read(w, "all is well again", 0, true);
 }
 
-/* One file gone, its neighbour damaged: both are said, and nothing else. */
+/* One file missing and another damaged: both are reported, and nothing else. */
 static void two_problems_are_both_found(void **state)
 {
     struct world *w = *state;
@@ -321,10 +321,10 @@ static void two_problems_are_both_found(void **state)
     check_read(w, "all is well again", 0, true);
 }
 
-/* ---- a file that ends early while it is read */
+/* ---- a file that ends early during reading */
 
-static bool ends_early[1024]; /* descriptors of it */
-static uint64_t early_until;  /* reads that begin before this find the end */
+static bool ends_early[1024]; /* descriptors of that file */
+static uint64_t early_until;  /* reads that begin before this return end of file */
 
 static int open_ending(void *ctx, const char *path, int flags, unsigned mode)
 {
@@ -345,7 +345,7 @@ static int64_t pread_cached_ending(void *ctx, int fd, void *buf, uint64_t nbytes
     return ends_early[fd] ? -EAGAIN : fsdpck_io_posix.pread_cached(ctx, fd, buf, nbytes, offset);
 }
 
-/* What cannot be read is said once, and is not called damaged as well. */
+/* An unreadable range is reported once, and not as damaged too. */
 static void what_cannot_be_read_is_said_once(void **state)
 {
     struct world *w = *state;

@@ -21,7 +21,7 @@
 #include "torch/zip/item.h"
 #include "engine/source_impl.h"
 
-/* ---- directories made here: int32 [4, 2], one chunk a pair of rows ---- */
+/* ---- directories written here: int32 [4, 2], one chunk per pair of rows ---- */
 
 enum { NCHUNKS = 2, CHUNK_NBYTES = 16 };
 
@@ -36,7 +36,7 @@ struct made {
 static const char *const file_names[] = { "__0_0.distcp", "__1_0.distcp" };
 static const uint64_t shape[] = { 4, 2 }, size[] = { 2, 2 }, offsets[2][2] = { { 0, 0 }, { 2, 0 } };
 
-/* Both files, and .metadata up to where storage_data begins. */
+/* Writes both files, and .metadata up to storage_data. */
 static struct made *begin(const char *const *names, size_t nnames, const uint64_t (*boxes)[2][2], size_t nboxes)
 {
     struct made *m = calloc(1, sizeof *m);
@@ -109,7 +109,7 @@ static struct made *make_good(void)
     return m;
 }
 
-/* Opening must be refused; drops m. */
+/* Opening must be refused; frees m. */
 static void refuse_open(struct made *m, int code, const char *words)
 {
     struct fsdpck_error err = { 0 };
@@ -181,7 +181,7 @@ static void test_boxes(void **state)
         finish(m);
         refuse_open(m, cases[i].code, cases[i].words);
     }
-    /* Empty chunks of ranks without rows are nothing, wherever they say they are. */
+    /* empty chunks of ranks without rows are ignored, whatever their offset */
     static const uint64_t empty[3][2][2] = { { { 4, 0 }, { 0, 2 } }, { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { 2, 2 } } };
     struct made *m = begin(one_name, 1, empty, 3);
     store(m, "w", 0);
@@ -191,8 +191,8 @@ static void test_boxes(void **state)
     drop(m);
 }
 
-/* One chunk of eight dimensions, listed so often, two bytes a time, that the list is refused before there is memory for
- * it. */
+/* One chunk with eight dimensions, listed so often, at two bytes each, that the list is refused before memory for it is
+ * allocated. */
 static void test_many_chunks(void **state)
 {
     (void)state;
@@ -237,7 +237,7 @@ static void test_storage(void **state)
     m = begin(one_name, 1, rows, NCHUNKS);
     store(m, "w", 0);
     store(m, "w", 1);
-    m->w.text.nbytes -= 2; /* back into the state of the last _StorageInfo */
+    m->w.text.nbytes -= 2; /* reopens the state of the last _StorageInfo */
     static const char zstd[] = "X\x15\0\0\0transform_descriptors]X\x0d\0\0\0stream.zstd/2aub";
     fsdpck_text_add(&m->w.text, zstd, sizeof zstd - 1);
     finish(m);
@@ -280,7 +280,7 @@ static void test_version(void **state)
     refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "version '2.0.0'");
 }
 
-/* .metadata with other bytes where `from` is. */
+/* Writes .metadata with `from` replaced by other bytes. */
 static struct made *make_lie(const char *from, size_t from_nbytes, const char *to, size_t nbytes)
 {
     struct made *m = make_good();
@@ -301,9 +301,9 @@ static void test_properties(void **state)
                 "planner_data gives no tuple of keys");
 }
 
-/* ---- what items say ---- */
+/* ---- contents of items ---- */
 
-/* Reading must fail with these words, and verify must report it; drops m. */
+/* Reading must fail with these words, and verify must report it; frees m. */
 static void refuse_read(struct made *m, const char *words)
 {
     struct fsdpck_error err = { 0 };
@@ -323,7 +323,7 @@ static void refuse_read(struct made *m, const char *words)
     drop(m);
 }
 
-/* File 1 becomes an item of another tensor. */
+/* Makes file 1 an item of another tensor. */
 static struct made *make_with_item(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *dims)
 {
     struct made *m = begin(one_name, 1, rows, NCHUNKS);
@@ -352,7 +352,7 @@ static void test_items(void **state)
     refuse_read(m, "no zip end record");
 }
 
-/* Takes the CRC-32 of each data.pkl out of its two headers: torch can be told to write none. */
+/* Removes the CRC-32 of each data.pkl from its two headers: torch can be configured to write none. */
 static void forget_crcs(struct made *m)
 {
     static const char name[] = "archive/data.pkl", none[4];
@@ -365,7 +365,7 @@ static void forget_crcs(struct made *m)
     }
 }
 
-/* Changes bytes of file 1, all places where `from` is found. */
+/* Replaces bytes of file 1 wherever `from` occurs. */
 static void patch(struct made *m, const char *from, const char *to, size_t nbytes)
 {
     unsigned found = 0;
@@ -379,7 +379,7 @@ static void patch(struct made *m, const char *from, const char *to, size_t nbyte
     write_file(m, file_names[1], m->file[1], m->nbytes[1]);
 }
 
-/* data.pkl of [2, 2] holds: … K 4 t Q K 0 (K 2 K 2 t (K 2 K 1 t … */
+/* data.pkl of [2, 2] contains: … K 4 t Q K 0 (K 2 K 2 t (K 2 K 1 t … */
 static void test_layouts(void **state)
 {
     (void)state;
@@ -419,7 +419,7 @@ static void test_layouts(void **state)
     refuse_read(m, "'torch._utils._rebuild_qtensor_2', which has no place here");
 }
 
-/* The record byteorder becomes "big": 3 bytes instead of 6, in both headers. */
+/* Changes the record byteorder to "big": 3 bytes instead of 6, in both headers. */
 static void test_big_endian(void **state)
 {
     (void)state;
@@ -458,7 +458,7 @@ static void test_verify(void **state)
     struct fsdpck_problem problem = { 0 };
     struct fsdpck_verify_result result = { 0 };
     assert_int_equal(src->ops->verify(src, true, keep_problem, &problem, &result, NULL), 0);
-    assert_int_equal(result.nproblems, 0); /* quick reads no payload */
+    assert_int_equal(result.nproblems, 0); /* --quick reads no payload */
     assert_int_equal(src->ops->verify(src, false, keep_problem, &problem, &result, NULL), 0);
     assert_int_equal(result.nproblems, 1);
     assert_int_equal(problem.offset, m->at[1].head_nbytes);
@@ -470,8 +470,8 @@ static void test_verify(void **state)
     drop(m);
 }
 
-/* Every byte of .metadata changed: read or refused, never a crash, and never memory that the file cannot account for.
- */
+/* With any byte of .metadata changed it is read or refused, without a crash and without allocating more than the file
+ * justifies. */
 static void test_damage(void **state)
 {
     (void)state;

@@ -16,7 +16,7 @@
 #include "../support/opened.h"
 #include "engine/source_impl.h"
 
-/* Every range of rows must be what it is in the whole. */
+/* Every range of rows must equal that part of the whole. */
 static void check_rows(struct fsdpck_source *src, const struct fsdpck_tensor *t, const uint8_t *whole)
 {
     uint64_t offset[FSDPCK_MAX_DIMS] = { 0 }, part[FSDPCK_MAX_DIMS], row_nbytes = t->nbytes / t->shape[0];
@@ -56,7 +56,7 @@ static void check_tensor(struct fsdpck_source *src, const char *name, const json
 static void check_paths(struct fsdpck_source *src)
 {
     const struct fsdpck_tensor *t = fsdpck_source_find(src, "model.embed.weight");
-    assert_int_equal(t->npath, 2); /* given, not split at dots */
+    assert_int_equal(t->npath, 2); /* stored keys, not split at dots */
     assert_string_equal(t->path[0].str, "model");
     assert_string_equal(t->path[1].str, "embed.weight");
     assert_int_equal(fsdpck_source_find(src, "turned")->npath, 1);
@@ -73,7 +73,7 @@ static void check_items(struct fsdpck_source *src, const json_t *want)
         assert_memory_equal(data, "PK\3\4", 4);
         assert_memory_equal(data + item->pub.nbytes - 22, "PK\5\6", 4);
         assert_int_equal(fsdpck_source_read_item(src, i, data, 4, item->pub.nbytes - 22, NULL),
-                         0); /* back, in what is a stream */
+                         0); /* backwards in a stream */
         assert_memory_equal(data, "PK\5\6", 4);
         free(data);
     }
@@ -122,14 +122,14 @@ static void test_golden_215(void **state)
     check_golden("torch-2.15");
 }
 
-/* Enums come as getattr(class, "MEMBER") there. */
+/* Python 3.11 stores enums as getattr(class, "MEMBER"). */
 static void test_golden_python_311(void **state)
 {
     (void)state;
     check_golden("torch-2.15-python-3.11.2");
 }
 
-/* Every item a zstd stream. */
+/* Every item is a zstd stream. */
 static void test_golden_zstd(void **state)
 {
     (void)state;

@@ -121,7 +121,7 @@ static int diff(struct fixture *x, const struct made *a, size_t na, const struct
     return rc;
 }
 
-/* One tensor "w" against another. */
+/* Compares one tensor "w" with another. */
 static const char *diff_one(struct fixture *x, const char *a_dtype, const void *a, size_t a_nbytes, const char *b_dtype,
                             const void *b, size_t b_nbytes, const char *shape)
 {
@@ -225,14 +225,14 @@ static void test_other_kinds(void **state)
     uint64_t u[1] = { UINT64_MAX }, v[1] = { UINT64_MAX - 3 };
     float c[4] = { 1, 2, 3, 4 }, d[4] = { 1, 2, 6, 8 };
     uint8_t t[3] = { 0, 1, 1 }, f[3] = { 1, 1, 0 }, e4m3[2] = { 0x38, 0x40 }, other[2] = { 0x38, 0x38 };
-    assert_string_equal(diff_one(x, "I64", i, 16, "I64", j, 16, "[2]"), "w 1 1\n"); /* as doubles they are equal */
+    assert_string_equal(diff_one(x, "I64", i, 16, "I64", j, 16, "[2]"), "w 1 1\n"); /* equal as doubles */
     assert_string_equal(diff_one(x, "U64", u, 8, "U64", v, 8, "[1]"), "w 1 3\n");
     assert_string_equal(diff_one(x, "C64", c, 16, "C64", d, 16, "[2]"), "w 1 5\n");
     assert_string_equal(diff_one(x, "BOOL", t, 3, "BOOL", f, 3, "[3]"), "w 2 1\n");
     assert_string_equal(diff_one(x, "F8_E4M3", e4m3, 2, "F8_E4M3", other, 2, "[2]"), "w 1 1\n");
 }
 
-/* ---- size */
+/* ---- sizes */
 
 static uint64_t draw(uint64_t *s, uint64_t n)
 {
@@ -240,7 +240,7 @@ static uint64_t draw(uint64_t *s, uint64_t n)
     return (*s >> 33) % n;
 }
 
-/* Whatever the budget and threads, the counts are those of a plain loop. */
+/* For any budget and number of threads, the counts equal those of a plain loop. */
 static void test_any_budget(void **state)
 {
     static const char *const shapes[] = { "[60000]",     "[1,60000]",   "[60000,1]", "[3,20000]",
@@ -358,7 +358,7 @@ static void test_content_ids(void **state)
     free(c_dir);
 }
 
-/* Equal content ids of different shapes prove nothing: the same bytes in other rows. */
+/* Equal content ids of different shapes prove nothing: the same bytes may form other rows. */
 static void test_content_id_of_another_shape(void **state)
 {
     struct fixture *x = *state;

@@ -13,7 +13,7 @@
 
 #include "verbs/diff_values.h"
 
-enum { MOST = 1500 }; /* elements: several blocks and a tail */
+enum { MOST = 1500 }; /* elements: several blocks and a remainder */
 
 static uint64_t seed = 1;
 
@@ -65,7 +65,7 @@ static void plain_compare(enum fsdpck_dtype a_dtype, const char *a, enum fsdpck_
     }
 }
 
-/* Random bytes on both sides, equal ones in places. */
+/* Random bytes on both sides, equal in places. */
 static void fill(char *a, char *b, size_t nbytes, bool alike)
 {
     for (size_t i = 0; i < nbytes; i++) {
@@ -74,7 +74,7 @@ static void fill(char *a, char *b, size_t nbytes, bool alike)
     }
 }
 
-/* Rounding of a sum of squares may differ from hypot's in the last place. */
+/* Rounding of a sum of squares may differ from hypot in the last place. */
 static bool near(double a, double b)
 {
     return a == b || fabs(a - b) <= 1e-15 * b;
@@ -84,7 +84,7 @@ static void check(enum fsdpck_dtype a_dtype, enum fsdpck_dtype b_dtype, double t
 {
     static char a[MOST * 16 + 3], b[MOST * 16 + 3];
     uint64_t nelem = draw(3) > 0 ? 1 + draw(MOST) : 1 + draw(20), a_at = draw(4), b_at = draw(4);
-    struct fsdpck_value_diff got = { .ndifferent = 3, .max_abs = 0 }, want = got; /* it adds up */
+    struct fsdpck_value_diff got = { .ndifferent = 3, .max_abs = 0 }, want = got; /* results accumulate */
     fill(a, b, sizeof a, a_dtype == b_dtype);
     fsdpck_values_compare(a_dtype, a + a_at, b_dtype, b + b_at, nelem, tolerance, &got);
     plain_compare(a_dtype, a + a_at, b_dtype, b + b_at, nelem, tolerance, &want);
@@ -110,7 +110,7 @@ static void test_all_pairs(void **state)
         }
 }
 
-/* Squares of these parts leave a double's range. */
+/* The squares of these parts exceed the range of a double. */
 static void test_large_complex(void **state)
 {
     const double a[4] = { 1e300, 1e300, 3e-300, 0 }, b[4] = { 0, 0, 0, 4e-300 };

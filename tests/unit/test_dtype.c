@@ -49,13 +49,14 @@ static double decode(enum fsdpck_dtype dtype, const void *element)
     return v[0];
 }
 
-/* FNV-1a over the doubles of all codes, NaN as 0x7ff8…: computed once from torch's .to(torch.float64). */
+/* FNV-1a over the doubles of all codes, with NaN as 0x7ff8…. The expected values come from torch's .to(torch.float64).
+ */
 static uint64_t hash_codes(enum fsdpck_dtype dtype)
 {
     uint32_t n = 1u << 8 * fsdpck_dtype_info(dtype)->nbytes;
     uint64_t h = 0xcbf29ce484222325u;
     for (uint32_t code = 0; code < n; code++) {
-        uint16_t element = (uint16_t)code; /* little-endian: also right for one byte */
+        uint16_t element = (uint16_t)code; /* little-endian, so it is right for one byte too */
         double v = decode(dtype, &element);
         uint64_t bits = 0x7ff8000000000000u;
         if (!isnan(v))
@@ -125,8 +126,8 @@ static void other_types_as_numbers(void **state)
 
 /* ---- casts ---- */
 
-/* The 16-bit code nearest to x, found by bisection over all finite codes; the midpoint of two neighbours is exact in
- * double. */
+/* The 16-bit code nearest to x, by bisection over all finite codes. The midpoint of two neighbours is exact in double.
+ */
 static uint16_t nearest(enum fsdpck_dtype to, double x)
 {
     uint16_t infinity = to == FSDPCK_FLOAT16 ? 0x7c00 : 0x7f80, low = 0, sign = signbit(x) ? 0x8000 : 0;
@@ -166,7 +167,7 @@ static void check_narrow(enum fsdpck_dtype from, enum fsdpck_dtype to, const voi
     free(out);
 }
 
-/* Bit patterns that hurt: random ones, and all of a 16-bit type's midpoints with a little added or taken. */
+/* Difficult bit patterns: random ones, and all midpoints of a 16-bit type with a little added or subtracted. */
 static void narrowing_rounds_to_nearest_even(void **state)
 {
     (void)state;

@@ -35,7 +35,7 @@ static void take_note(void *ctx, const char *line)
     snprintf(t->notes + strlen(t->notes), sizeof t->notes - strlen(t->notes), "%s\n", line);
 }
 
-/* A safetensors file whose data are ndata bytes 0, 1, 2 … */
+/* Writes a safetensors file with ndata data bytes 0, 1, 2 … */
 static void put(const char *root, const char *name, const char *header, size_t ndata)
 {
     size_t n = strlen(header);
@@ -51,7 +51,7 @@ static void put(const char *root, const char *name, const char *header, size_t n
     free(bytes);
 }
 
-/* root/m: a small model folder of 32 bytes of weights. */
+/* Creates root/m, a small model folder with 32 bytes of weights. */
 static char *new_root(const char *config)
 {
     char *root = tree_new();
@@ -96,7 +96,7 @@ static char *read_text(const char *root, const char *name, uint64_t *nbytes)
     return text;
 }
 
-/* The JSON header, spaces at its end cut off; malloc'ed. Checks its padding. */
+/* The JSON header without its trailing spaces; malloc'ed. Checks the padding. */
 static char *header_of(const char *root, const char *name)
 {
     uint64_t nbytes;
@@ -118,7 +118,7 @@ static void check_header(const char *root, const char *name, const char *want)
     free(header);
 }
 
-/* ---- what comes out ---- */
+/* ---- the output ---- */
 
 static void a_folder_comes_out_as_it_went_in(void **state)
 {
@@ -245,7 +245,7 @@ static void a_head_that_holds_the_embedding_takes_its_name(void **state)
     char *root = new_root("{\"tie_word_embeddings\": true}");
     struct fsdpck_source *src = open_under(root, "m", NULL);
     struct fsdpck_export_request req = { 0 };
-    const char *name = source_tensors(src)[0].name; /* now the head is stored, and the embedding its second name */
+    const char *name = source_tensors(src)[0].name; /* now the head is stored, and the embedding is an alias of it */
     source_tensors(src)[0].name = source_tensors(src)[3].name;
     source_tensors(src)[3].name = name;
     assert_int_equal(export_to(src, root, "o", &req, NULL), 0);
@@ -352,7 +352,7 @@ static int export_faulty(struct faulty *f, const char *root, const char *out, bo
     return rc;
 }
 
-/* Each operation fails once; the loop ends with the run in which none does. */
+/* Each operation fails once; the loop ends with the run in which none fails. */
 static void a_failure_anywhere_leaves_nothing(void **state)
 {
     (void)state;
@@ -383,7 +383,7 @@ static void a_failure_anywhere_leaves_nothing(void **state)
     }
 }
 
-/* OUT on a mount point: names carry the save id until the end, and a failure leaves the old files. */
+/* OUT on a mount point: names contain the save id until the end, and a failure leaves the old files. */
 static void in_place_old_or_new(void **state)
 {
     (void)state;
@@ -420,7 +420,7 @@ static void in_place_old_or_new(void **state)
 
 /* ---- links among assets */
 
-/* Exports root/FOLDER to root/o and returns the code; then root/o is removed. */
+/* Exports root/FOLDER to root/o, returns the code and removes root/o. */
 static int export_links(const char *root, const char *folder, struct fsdpck_error *err)
 {
     struct fsdpck_source *src = open_under(root, folder, NULL);
@@ -453,7 +453,7 @@ static void links_lead_nowhere_else(void **state)
     tree_dir(root, "secrets");
     link_at(root, "m/inside.txt", "sub/words.txt");
     link_at(root, "m/folder", "../secrets");
-    assert_int_equal(mkfifo(pipe, 0600), 0); /* left behind, and never opened */
+    assert_int_equal(mkfifo(pipe, 0600), 0); /* skipped, and never opened */
     assert_int_equal(export_links(root, "m", &err), 0);
     static const char *const names[] = { "m/tokenizer.json", "m/sub/tokenizer.json" };
     for (size_t i = 0; i < 2; i++) {
@@ -471,7 +471,7 @@ static void links_lead_nowhere_else(void **state)
     end_root(root);
 }
 
-/* huggingface_hub keeps files as blobs and links to them. */
+/* huggingface_hub stores files as blobs and links to them. */
 static void links_of_the_hub_are_followed(void **state)
 {
     (void)state;

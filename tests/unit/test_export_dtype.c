@@ -18,14 +18,14 @@
 #include "opened.h"
 #include "tree.h"
 
-/* A checkpoint of model.w (float32), and perhaps an optimizer's tensor beside it; and what comes out. */
+/* A checkpoint of model.w (float32), perhaps with a tensor of an optimizer, and the expected export. */
 struct trained {
     const char *about, *state, *config;
     bool optimizer, cast;
     const char *tree;
     const char *tensor; /* in the export */
     enum fsdpck_dtype want;
-    bool told; /* that the dtype changed */
+    bool told; /* a note reports the cast */
 };
 
 static const struct trained cases[] = {

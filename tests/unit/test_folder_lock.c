@@ -39,7 +39,7 @@ static void assert_tree(const char *root, const char *want)
     free(dump);
 }
 
-/* Lives until the next call. */
+/* Valid until the next call. */
 static const char *below(const char *root, const char *name)
 {
     static char path[4096];
@@ -78,7 +78,7 @@ static void test_second(void **state)
     taken(*state, NULL);
 }
 
-/* The lock ends with its owner; the file stays, and the next owner takes it over. */
+/* The lock ends with its owner; the file remains, and the next owner takes it over. */
 static void test_killed(void **state)
 {
     struct fsdpck_folder_lock *lock;
@@ -110,7 +110,7 @@ static void test_elsewhere(void **state)
               "{\"host\":\"elsewhere\",\"boot\":\"0e0e0e0e-0000-4000-8000-000000000000\",\"pid\":77,\"save_id\":\"\"}");
     refused(*state, NULL, "another run may be at work in it: process 77 on host 'elsewhere'");
     tree_file(*state, ".fsdpck-lock", "{\"ho");
-    taken(*state, NULL); /* killed as it began, and not locked */
+    taken(*state, NULL); /* killed at its start, before locking */
 }
 
 static void test_removed(void **state)
@@ -126,7 +126,7 @@ static void test_removed(void **state)
     assert_tree(*state, ".fsdpck-lock=another's\n");
 }
 
-/* One that was left on this boot may be at work; a new file is the caller's. */
+/* Without file locks: a lock file of this boot may have a live owner; a new file belongs to the caller. */
 static void test_no_locks(void **state)
 {
     struct fsdpck_folder_lock *lock;

@@ -110,7 +110,7 @@ static void streaming_equals_one_call(void **state)
     fsdpck_hasher_free(NULL);
 }
 
-/* Content of rows [begin, end) of width bytes. */
+/* Content id of rows [begin, end), width bytes each. */
 static struct fsdpck_content rows(const uint8_t *bytes, size_t width, size_t begin, size_t end)
 {
     struct fsdpck_content c;
@@ -138,7 +138,7 @@ static void content_is_the_same_under_any_split(void **state)
             r += n;
         }
         assert_true(whole.low == parts.low && whole.high == parts.high);
-        struct fsdpck_content moved = { 0 }; /* the same rows in other places are other content */
+        struct fsdpck_content moved = { 0 }; /* the same rows in other places have another content id */
         for (size_t r = 0; r < nrows; r++)
             fsdpck_content_add_row(&moved, bytes + r * width, width, r + 1);
         assert_false(whole.low == moved.low && whole.high == moved.high);
@@ -177,7 +177,7 @@ static void crc32_of_parts_is_that_of_the_whole(void **state)
     }
 }
 
-/* CRC of 2^k zero bytes behind the byte 'x', by doubling: the only way to get beyond what fits in memory. */
+/* CRC-32 of the byte 'x' and 2^k zero bytes, by doubling: the only way to exceed the memory. */
 static void crc32_of_huge_parts(void **state)
 {
     (void)state;

@@ -365,7 +365,7 @@ static int remove_dir(void **state)
     return io->rmdir(NULL, dir);
 }
 
-/* Where the limit on the size of files would send SIGXFSZ, whose default ends the process. */
+/* Exceeding a file size limit would raise SIGXFSZ, which by default ends the process. */
 static void a_limit_on_sizes_is_an_error(void **state)
 {
     (void)state;

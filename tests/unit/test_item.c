@@ -18,7 +18,7 @@
 static const char *const allowed[] = { "torch._utils *", "torch *", "torch.storage *", "collections OrderedDict",
                                        NULL };
 
-/* A file that is `head` at begin and `tail` behind a payload of zeros, which may be huge. */
+/* A file with `head` at begin, a payload of zeros, which may be huge, and `tail` after it. */
 struct sparse {
     struct fsdpck_item_layout at;
     uint8_t head[FSDPCK_ITEM_HEAD_MAX], tail[FSDPCK_ITEM_TAIL_MAX];
@@ -131,11 +131,11 @@ static void test_many_dims(void **state)
     for (uint32_t d = 0; d < FSDPCK_MAX_DIMS; d++)
         size[d] = d == 5 ? 1ull << 40 : 1;
     check(FSDPCK_FLOAT8_E8M0FNU, FSDPCK_MAX_DIMS, size, 1);
-    size[20] = 0; /* strides stay large, nothing is stored */
+    size[20] = 0; /* strides remain large, nothing is stored */
     check(FSDPCK_BFLOAT16, FSDPCK_MAX_DIMS, size, 4095);
 }
 
-/* Around the sizes where zip needs its 64-bit fields: for the record, and for the directory's offset. */
+/* Sizes around the limits beyond which zip needs 64-bit fields: for the record, and for the directory's offset. */
 static void test_zip64(void **state)
 {
     (void)state;

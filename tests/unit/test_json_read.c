@@ -23,7 +23,7 @@ static uint64_t draw(uint64_t below)
     return seed % below;
 }
 
-/* Reads text from memory of exactly its size, so that the sanitizer sees a byte too far. */
+/* Reads text from memory of its exact size, so that a sanitizer detects reads beyond it. */
 static bool accepts(const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_json j;
@@ -284,7 +284,7 @@ static void after_a_failure_calls_do_nothing(void **state)
     fsdpck_json_free(&j);
 }
 
-/* The value that follows, as jansson would have it. Recursion is fine here: the reader caps the depth. */
+/* Builds the next value with jansson. Recursion is safe, because the reader caps the depth. */
 static json_t *build(struct fsdpck_json *j)
 {
     json_t *v = NULL;
@@ -378,7 +378,7 @@ static void random_value(struct fsdpck_text *t, unsigned depth)
     random_space(t);
 }
 
-/* One change that breaks most documents, and leaves some of them whole. */
+/* One change, which breaks most documents and keeps some valid. */
 static void mutate(struct fsdpck_text *t)
 {
     static const char bytes[] = "\"\\{}[],:u0159dD-+.eE tfn\n\x01\x80\xc3\xed\xff";
@@ -483,7 +483,7 @@ static void writer_forms(void **state)
                  fsdpck_hex_parse("00ff1g", back, 3));
 }
 
-/* By the definition: every code point but the surrogates has one form, the shortest. */
+/* By definition: every code point except surrogates has one encoding, the shortest. */
 static void utf8_by_enumeration(void **state)
 {
     (void)state;

@@ -15,7 +15,7 @@
 
 enum { MAX_CHUNKS = 64, MAX_TENSORS = 4, MAX_NELEM = 4096 };
 
-struct scene { /* a source and a selection of the same tensors, and chunks */
+struct scene { /* a source, a selection of the same tensors, and chunks */
     struct fsdpck_source src;
     struct fsdpck_tensor tensors[MAX_TENSORS];
     uint64_t shapes[MAX_TENSORS][3];
@@ -60,7 +60,7 @@ static void add_chunk(struct scene *s, uint32_t tensor, const uint64_t *offset, 
     };
 }
 
-/* Cuts the tensor at random: chunks of a tensor cover it once. */
+/* Cuts the tensor at random: its chunks cover it once. */
 static void add_random_chunks(struct scene *s, uint32_t tensor, uint64_t *rng)
 {
     uint32_t n = s->tensors[tensor].ndim;
@@ -83,7 +83,7 @@ static void add_random_chunks(struct scene *s, uint32_t tensor, uint64_t *rng)
         add_chunk(s, tensor, offset[i], size[i], true);
 }
 
-/* Walks the lanes in their order, each element by element, as the engine does. */
+/* Walks the lanes in order, each element by element, like the engine. */
 static void feed_all(const struct scene *s, const struct fsdpck_lanes *lanes)
 {
     uint64_t fed[MAX_CHUNKS] = { 0 };
@@ -143,7 +143,7 @@ static void test_random_chunks(void **state)
     assert_true(nclusters > 1000 && nsingles > 1000);
 }
 
-/* Parts of a chunk that was cut: one after another, at blocks and rows, none of them huge. */
+/* Parts of a chunk that was cut are consecutive, at blocks and rows, and none is huge. */
 static void check_parts(const struct scene *s, size_t most, size_t least)
 {
     struct fsdpck_lanes lanes;
@@ -174,12 +174,12 @@ static void test_long_chunks(void **state)
         enum fsdpck_dtype dtype;
         uint64_t rows, columns;
         bool hashed;
-        size_t least, most; /* parts */
+        size_t least, most; /* number of parts */
     } cases[] = {
         { FSDPCK_FLOAT32, 100000, 1024, true, 10, 20 }, /* 400 MB, rows of 4 KiB */
         { FSDPCK_BFLOAT16, 49152, 576, true, 1, 4 },    /* 56 MB, rows of 1152 bytes */
-        { FSDPCK_FLOAT32, 8000, 4097, true, 1, 1 },     /* rows and blocks meet every 256 MB: not cut */
-        { FSDPCK_FLOAT32, 8000, 4097, false, 4, 5 },    /* without hashes anywhere */
+        { FSDPCK_FLOAT32, 8000, 4097, true, 1, 1 },     /* rows and blocks align every 256 MB: not cut */
+        { FSDPCK_FLOAT32, 8000, 4097, false, 4, 5 },    /* without any hashes */
         { FSDPCK_UINT8, 3, 100000000, true, 1, 3 },
         { FSDPCK_COMPLEX128, 1u << 20, 8, true, 4, 4 },
         { FSDPCK_FLOAT64, 1, 1, true, 1, 1 },
@@ -188,7 +188,7 @@ static void test_long_chunks(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint64_t skip = 0; skip < 2 && skip < cases[i].rows;
-             skip++) { /* a chunk that begins with the tensor, or not */
+             skip++) { /* with and without the tensor's first chunk */
             struct scene *s = new_scene();
             add_tensor(s, cases[i].dtype, 2, (uint64_t[]){ cases[i].rows + skip, cases[i].columns });
             add_chunk(s, 0, (uint64_t[]){ skip, 0 }, (uint64_t[]){ cases[i].rows, cases[i].columns }, cases[i].hashed);

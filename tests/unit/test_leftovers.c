@@ -25,7 +25,7 @@
 #define A "aaaaaaaa-aaaa-4aaa-9aaa-aaaaaaaaaaaa"
 #define B "bbbbbbbb-bbbb-4bbb-9bbb-bbbbbbbbbbbb"
 
-/* The machine and boot that the tests pretend to be on. */
+/* The simulated machine and boot. */
 #define HERE       "here"
 #define BOOT       "22222222-2222-4222-9222-222222222222"
 #define OTHER_BOOT "55555555-5555-4555-9555-555555555555"
@@ -33,7 +33,7 @@
 struct fixture {
     char *top, *root;
     struct faulty *f;
-    char said[8192]; /* "NAME dead removed: why\n" a left-over */
+    char said[8192]; /* one line per left-over: "NAME dead removed: why\n" */
 };
 
 static char *below(const char *root, const char *name)
@@ -94,7 +94,7 @@ static void assert_tree(struct fixture *x, const char *want)
     free(dump);
 }
 
-/* A writer file by hand. */
+/* Writes a writer file by hand. */
 static void writer(struct fixture *x, const char *name, const char *host, const char *boot)
 {
     char text[256];
@@ -110,7 +110,7 @@ static int begin(struct fixture *x, const char *name, const char *uuid_text, str
                                true, c, NULL);
 }
 
-/* A writer that is killed in the middle of its work. */
+/* A writer that is killed during its work. */
 static void kill_writer(struct fixture *x, const char *name, const char *uuid)
 {
     struct fsdpck_commit *c;
@@ -189,7 +189,7 @@ static void test_everything_in_a_directory(void **state)
     assert_tree(x, "runs/\n");
 }
 
-/* ---- whom to believe */
+/* ---- dead or alive */
 
 struct witness {
     const char *host, *boot;
@@ -250,7 +250,7 @@ static void test_witness_is_torn(void **state)
     assert_tree(x, "");
 }
 
-/* ---- old ones */
+/* ---- old outputs */
 
 static void test_old_one_moves_back(void **state)
 {
@@ -313,7 +313,7 @@ static void test_youngest_old_one_moves_back(void **state)
         age(x, "out.old-" B, youngest == 1 ? 2000000 : 1000000);
         assert_int_equal(look(x, "out", true), 0);
         assert_true(tree_exists(x->root, "out"));
-        if (tree_exists(x->root, "out.old-" A)) /* an older one that comes first waits for the next time */
+        if (tree_exists(x->root, "out.old-" A)) /* an older one that comes first waits for the next clean */
             assert_int_equal(look(x, "out", true), 0);
         assert_tree(x, youngest == 0 ? "out/\nout/index.json=a\n" : "out/\nout/index.json=b\n");
         teardown((void **)&x);
@@ -332,7 +332,7 @@ static void test_old_one_of_someone_else(void **state)
     assert_false(tree_exists(x->root, "out"));
 }
 
-/* ---- in place */
+/* ---- written in place */
 
 static void test_unfinished_in_place(void **state)
 {
@@ -363,7 +363,7 @@ static void test_in_place_of_someone_else(void **state)
     free(before);
 }
 
-/* The journal of a save that is not the one that stands is no licence to touch that one. */
+/* The journal of another save than the present one must not touch the present one. */
 static void test_journal_is_of_another_save(void **state)
 {
     struct fixture *x = *state;
@@ -378,7 +378,7 @@ static void test_journal_is_of_another_save(void **state)
     assert_tree(x, "out/\nout/.metadata=b\nout/__0_0-" B ".distcp=b\nout/index.json=of b\n");
 }
 
-/* A journal that comes with a directory from elsewhere names nothing but checkpoint files. */
+/* A journal in a directory from elsewhere may only name checkpoint files. */
 static void test_journal_is_hostile(void **state)
 {
     struct fixture *x = *state;
@@ -397,7 +397,7 @@ static void test_journal_is_hostile(void **state)
     assert_true(tree_exists(x->root, "out/index.json"));
 }
 
-/* ---- removing, and setting aside */
+/* ---- removal, and setting aside */
 
 #define INDEX \
     "{\"format\":\"fsdpck\",\"assets\":[{\"path\":\"original/" \
@@ -463,7 +463,7 @@ static void test_what_is_foreign_is_not_removed(void **state)
     fsdpck_commit_abandon(c);
 }
 
-/* Killed before each of its operations, it leaves the checkpoint, or what `clean` removes. */
+/* A removal killed before any of its operations leaves the checkpoint, or left-overs for `clean`. */
 static void test_removal_is_killed(void **state)
 {
     struct fixture *x = *state;
@@ -504,7 +504,7 @@ static void test_set_aside(void **state)
     assert_non_null(strstr(aside, "/step-000001.damaged-"));
     assert_false(tree_exists(x->root, "step-000001"));
     assert_int_equal(access(aside, F_OK), 0);
-    assert_int_equal(look(x, "", true), 0); /* what the trainer does at its start */
+    assert_int_equal(look(x, "", true), 0); /* what the trainer does when it starts */
     assert_non_null(strstr(x->said, "dead: damaged, and set aside\n"));
     assert_int_equal(access(aside, F_OK), 0);
     x->said[0] = '\0';

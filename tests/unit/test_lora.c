@@ -114,7 +114,7 @@ static void expressions_match_as_in_peft(void **state)
         { "proj", "q_proj", PATTERN_NO, PATTERN_NO },
         { "layers.0.q", "x.layers.0.q", PATTERN_YES, PATTERN_NO },
         { "layers.0.q", "x.layers.10.q", PATTERN_NO, PATTERN_NO },
-        { "a.b", "axb", PATTERN_YES, PATTERN_YES }, /* a dot is any character */
+        { "a.b", "axb", PATTERN_YES, PATTERN_YES }, /* a dot matches any character */
         { "a\\.b", "axb", PATTERN_NO, PATTERN_NO },
         { "^layers.0.q", "x.layers.0.q", PATTERN_NO, PATTERN_NO },
         { "^layers.0.q", "layers.0.q", PATTERN_YES, PATTERN_YES },
@@ -124,15 +124,14 @@ static void expressions_match_as_in_peft(void **state)
         { "q|k", "m.k", PATTERN_YES, PATTERN_NO },
         { "(?=q)q", "m.q", PATTERN_YES, PATTERN_NO },
         { "(?!.*visual).*q", "m.q", PATTERN_YES, PATTERN_YES },
-        { "(?!.*visual).*q", "visual.q", PATTERN_YES, PATTERN_NO }, /* its end alone matches */
+        { "(?!.*visual).*q", "visual.q", PATTERN_YES, PATTERN_NO }, /* matches its end only */
         { "q{2}", "qq", PATTERN_YES, PATTERN_YES },
         { "layers\\.(?P<n>[12]?[0-9])\\.q", "m.layers.27.q", PATTERN_YES, PATTERN_NO },
-        { "(q)\\1", "qq", PATTERN_NO, PATTERN_YES }, /* PEFT opens a group of its own first */
+        { "(q)\\1", "qq", PATTERN_NO, PATTERN_YES }, /* PEFT puts its own group first */
         { "[]q]", "]", PATTERN_YES, PATTERN_YES },
         { "(q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "q\\", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
-        { "q{,2}", "qq", PATTERN_UNKNOWN,
-          PATTERN_UNKNOWN }, /* Python: up to two; PCRE2 before 10.43: as it is written */
+        { "q{,2}", "qq", PATTERN_UNKNOWN, PATTERN_UNKNOWN }, /* Python: up to two; PCRE2 before 10.43: literally */
         { "(?i)Q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "(?R)?q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "(*FAIL)|q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
@@ -188,8 +187,8 @@ static void configurations_answer_by_module(void **state)
     assert_true(alpha == 8);
     assert_true(fsdpck_lora_config_targets(&c, "m.q") && !fsdpck_lora_config_targets(&c, "m.xq"));
     assert_string_equal(fsdpck_lora_config_saves(&c, "m.head"), "head");
-    assert_string_equal(fsdpck_lora_config_saves(&c, "head.m"), "head"); /* it lies in a saved one */
-    /* an end is enough, also inside of a word */
+    assert_string_equal(fsdpck_lora_config_saves(&c, "head.m"), "head"); /* inside a saved module */
+    /* a suffix is enough, even inside a word */
     assert_string_equal(fsdpck_lora_config_saves(&c, "m.lm_head"), "head");
     assert_null(fsdpck_lora_config_saves(&c, "m.headx"));
     assert_true(fsdpck_lora_saves("norm", "m.input_layernorm") && fsdpck_lora_saves("0.mlp", "m.0.mlp.up") &&
@@ -212,7 +211,7 @@ static void layers_are_left_out_as_in_peft(void **state)
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.q", NULL },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.11.q", "layers_to_transform" },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "layers.1.q",
-          "layers_to_transform" }, /* without a pattern two parts stand before */
+          "layers_to_transform" }, /* without a pattern, two parts precede it */
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.experts.0.q", NULL },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.q", "layers_to_transform" },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":\"layers\"", "layers.1.q", NULL },
@@ -221,7 +220,7 @@ static void layers_are_left_out_as_in_peft(void **state)
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\"]", "m.xh.1.q",
           "layers_to_transform" },
         { "\"target_modules\":\".*q\",\"layers_to_transform\":1", "m.layers.2.q",
-          NULL }, /* an expression says it all */
+          NULL }, /* an expression replaces all other keys */
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":[]", "m.q", NULL },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -17,11 +17,11 @@
 #include "tree.h"
 
 struct kind {
-    enum fsdpck_dtype dtype; /* of the base and of what comes out */
+    enum fsdpck_dtype dtype; /* of the base and of the output */
     uint64_t nout, nin, r;
     bool turned, dora;
     unsigned nthreads;
-    bool whole; /* the adapter's file has its own base layer */
+    bool whole; /* the adapter's file includes a base layer */
 };
 
 static struct model_tensor *add(struct model *m, uint64_t *seed, const char *name, enum fsdpck_dtype dtype,
@@ -52,7 +52,7 @@ static double *doubles(const struct model_tensor *t)
     return v;
 }
 
-/* A base and an adapter in a folder of their own. */
+/* A base and an adapter in a separate folder. */
 struct both {
     char *root;
     struct model base, lora;
@@ -84,7 +84,7 @@ static const struct model_tensor *named(const struct model *m, const char *name)
     return NULL;
 }
 
-/* W + 2/r' * B A, exactly as doubles have it; DoRA by row, or by column where W is stored turned. */
+/* W + 2/r' * B A in exact double arithmetic. DoRA by row, or by column if W is stored transposed. */
 static void expect(const struct kind *k, const struct model *base, const struct model *lora, double *want)
 {
     double *w = doubles(k->whole ? named(lora, "q.base_layer.weight") : named(base, "q.weight")),
@@ -143,7 +143,7 @@ static int merge(const char *root, const char *name, const struct fsdpck_options
     return rc;
 }
 
-/* Every element is the exact one, rounded once, but for what float32 itself loses on the way to it. */
+/* Every element is the exact value rounded once, apart from the error of float32 on the way. */
 static void compare(const char *root, const char *name, const struct kind *k, const double *want,
                     const struct fsdpck_options *opt)
 {
@@ -210,13 +210,13 @@ static void merges_are_exact_sums_rounded_once(void **state)
         { FSDPCK_FLOAT32, 40, 30, 4, true, false, 2, false },
         { FSDPCK_BFLOAT16, 33, 31, 2, false, true, 2, false },
         { FSDPCK_FLOAT32, 31, 33, 2, true, true, 1, false },
-        { FSDPCK_BFLOAT16, 700, 1100, 3, false, false, 3, false }, /* several bands, that begin and end inside rows */
+        { FSDPCK_BFLOAT16, 700, 1100, 3, false, false, 3, false }, /* several bands that begin and end inside rows */
         { FSDPCK_FLOAT16, 300, 400, 2, true, true, 3, false },
         { FSDPCK_BFLOAT16, 410, 307, 3, false, false, 2, true }, /* several pieces of the copy */
         { FSDPCK_FLOAT32, 290, 310, 2, false, true, 2, true },
         { FSDPCK_FLOAT16, 280, 300, 2, true, true, 1, true },
         { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2,
-          false }, /* a row that is longer than a band, and factors beyond their budget */
+          false }, /* a row longer than a band, and factors beyond their budget */
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         run(&kinds[i], 100 + i);
@@ -234,7 +234,7 @@ static float *read_floats(const char *root, const char *name, const char *tensor
     return data;
 }
 
-/* Rows in any order, over bands and shards that begin and end inside them; all others stay. */
+/* Rows in any order, across bands and shards that begin and end inside them; all other rows stay unchanged. */
 static void trained_rows_replace_the_bases(void **state)
 {
     (void)state;
@@ -272,8 +272,8 @@ static void trained_rows_replace_the_bases(void **state)
     free_both(&x);
 }
 
-/* Whoever reads an adapter by itself says what it read; the rest is the frozen model's, another adapter's, or refused
- * by its name. */
+/* A caller that reads an adapter itself reports what it read. Every other tensor belongs to the frozen model or another
+ * adapter, or is refused by name. */
 static void an_account_names_what_was_not_used(void **state)
 {
     (void)state;
@@ -311,8 +311,8 @@ static void an_account_names_what_was_not_used(void **state)
     free(path);
 }
 
-/* Rounding goes to the nearest, ties to even: in bf16 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up,
- * a little more than a tie goes up. */
+/* Rounds to nearest even: in bf16, 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up; a little more than
+ * a tie goes up. */
 static void ties_go_to_even(void **state)
 {
     (void)state;
@@ -354,7 +354,7 @@ static void put(struct model *m, const char *name, uint64_t at, float v)
 
 static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, bool other)
 {
-    enum { ROWS = 300, COLS = 250 }; /* more than is compared at once */
+    enum { ROWS = 300, COLS = 250 }; /* more than one comparison step */
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io };
     struct both x = { .root = tree_new() };
@@ -368,7 +368,7 @@ static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, b
     add(&x.base, &seed, "m.0.k.weight", of_base, ROWS, COLS);
     add(&x.lora, &seed, "m.0.k.weight", of_copy, ROWS, COLS);
     for (uint64_t e = 0; e < ROWS * COLS; e++) {
-        float v = e ? (float)(e % 7) / 2 : 1.2345678f; /* every type holds halves; the first value is rounded */
+        float v = e ? (float)(e % 7) / 2 : 1.2345678f; /* every type can represent halves; the first value is rounded */
         put(&x.base, "m.0.k.weight", e, v);
         put(&x.lora, "m.0.k.weight", e, other && !e ? 1.5f : v);
     }
@@ -381,7 +381,7 @@ static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, b
     free_both(&x);
 }
 
-/* A checkpoint of a training holds its base too; rounded to another type it is still the same. */
+/* A training checkpoint includes its base; it still counts as the same after rounding to another type. */
 static void a_frozen_model_may_be_rounded(void **state)
 {
     (void)state;
@@ -392,7 +392,7 @@ static void a_frozen_model_may_be_rounded(void **state)
         }
 }
 
-/* Twelve modules whose factors together pass the quarter of the budget by far, and threads that fight for room. */
+/* Twelve modules whose factors together far exceed a quarter of the budget, and threads that compete for memory. */
 static void factors_share_their_budget(void **state)
 {
     (void)state;
@@ -409,7 +409,7 @@ static void factors_share_their_budget(void **state)
         add(&x.lora, &seed, name, FSDPCK_FLOAT32, 400, 250);
         snprintf(name, sizeof name, "l.%d.q.lora_B.weight", i);
         struct model_tensor *b = add(&x.lora, &seed, name, FSDPCK_FLOAT32, 100, 400);
-        for (uint64_t e = 0; e < b->nelem; e++) { /* each row of B picks the row of A with the row's number */
+        for (uint64_t e = 0; e < b->nelem; e++) { /* each row of B selects the row of A with the same number */
             float v = e % 400 == e / 400;
             memcpy(b->data + e * sizeof v, &v, sizeof v);
         }

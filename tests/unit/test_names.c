@@ -74,7 +74,7 @@ static void vec_grows_zeroed(void **state)
         memset(p, 0x55, sizeof *p);
         p->number = i;
     }
-    v.count--; /* a slot used again is zeroed again */
+    v.count--; /* a reused slot is zeroed again */
     struct item *again = fsdpck_vec_push(&v, &err);
     assert_int_equal(again->rest[0], 0);
     again->number = 999;

@@ -16,7 +16,7 @@
 static void ways_lead_there_and_back(void **state)
 {
     static const char *const cases[][3] = {
-        /* from, to, way */
+        /* from, to, expected relative path */
         { "/a/b", "/a/c", "../c" },    { "/a/b", "/a/b", "." },     { "/a/b", "/a/bc", "../bc" },
         { "/a/b", "/a/b/c/d", "c/d" }, { "/a/b/c", "/a", "../.." }, { "/a", "/", ".." },
         { "/", "/a/b", "a/b" },        { "/", "/", "." },           { "/a/b", "/c", "../../c" },
@@ -35,7 +35,7 @@ static void ways_lead_there_and_back(void **state)
     }
 }
 
-/* Random parts of one or two letters: many share beginnings that are no whole part. */
+/* Random parts of one or two letters, so that many share a prefix that is not a whole part. */
 static void random_path(uint64_t *random, char *out)
 {
     size_t n = model_below(random, 6);

@@ -30,7 +30,7 @@ static struct fsdpck_pickle *parse(const char *bytes, size_t nbytes)
     return p;
 }
 
-/* Must be refused with this code, this offset and these words. */
+/* The bytes must be refused with this code, offset and message. */
 static void refuse(const char *bytes, size_t nbytes, int code, uint64_t offset, const char *words)
 {
     struct fsdpck_error err = { 0 };
@@ -78,7 +78,7 @@ static void test_integers(void **state)
 static void test_scalars(void **state)
 {
     (void)state;
-    /* A tuple of None, 1.5, two kinds of text, bytes, Python 2 strings (one of them no text). */
+    /* A tuple of None, 1.5, two kinds of text, bytes, and Python 2 strings (one of them not text). */
     struct fsdpck_pickle
         *p = parse(BYTES(
             "\x80\x05\x95\x2b\x00\x00\x00\x00\x00\x00\x00(NG\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00\xc3\xa9"
@@ -116,7 +116,7 @@ static int64_t item(const struct fsdpck_pickle *p, fsdpck_node n, size_t i)
 static void test_containers(void **state)
 {
     (void)state;
-    /* [(), (1,), (1, 2), (1, 2, 3), (4, 5, 6, 7), {8, 9}] with appends of one and of many. */
+    /* [(), (1,), (1, 2), (1, 2, 3), (4, 5, 6, 7), {8, 9}], appended singly and together. */
     struct fsdpck_pickle *p =
         parse(BYTES("\x80\x02])aK\x01\x85"
                     "a(K\x01K\x02\x86K\x01K\x02K\x03\x87(K\x04K\x05K\x06K\x07te\x8f(K\x08K\x09\x90"
@@ -163,12 +163,12 @@ static void test_dicts(void **state)
                                           "aK\x03s."));
     int64_t v;
     assert_true(fsdpck_pickle_int(p, fsdpck_pickle_get(p, fsdpck_pickle_root(p), "a"), &v));
-    assert_int_equal(v, 3); /* the last one counts */
+    assert_int_equal(v, 3); /* the last one wins */
     assert_true(fsdpck_pickle_int(p, fsdpck_pickle_get(p, fsdpck_pickle_root(p), "b"), &v));
     assert_int_equal(v, 2);
     assert_int_equal(fsdpck_pickle_get(p, fsdpck_pickle_root(p), "c"), FSDPCK_NO_NODE);
     fsdpck_pickle_free(p);
-    /* OrderedDict() with entries and attributes, as a state dict. */
+    /* OrderedDict() with entries and attributes, like a state dict. */
     p = parse(BYTES("\x80\x02"
                     "ccollections\nOrderedDict\n)R(U\x01"
                     "aK\x07u}U\x09_metadataNsb."));
@@ -217,7 +217,7 @@ static void test_memo(void **state)
     "\x80\x02" \
     "cbuiltins\ngetattr\n"
 
-/* A member of an enum, as Python up to 3.11.3 writes it, and nothing else that getattr could reach. */
+/* A member of an enum, as Python up to 3.11.3 writes it; any other use of getattr is refused. */
 static void test_getattr(void **state)
 {
     (void)state;
@@ -322,7 +322,7 @@ static void test_depth(void **state)
     bytes[n++] = '\x85';
     bytes[n] = '.';
     refuse(bytes, n + 1, FSDPCK_ERR_LIMIT, 1003, "1000 deep");
-    /* A million open lists and marks are only memory. */
+    /* a million open lists and marks only use memory */
     memset(bytes + 2, '(', 1000000);
     bytes[1000002] = '.';
     refuse(bytes, 1000003, FSDPCK_ERR_FORMAT, 1000002, "1000000 marks");
@@ -339,7 +339,7 @@ static void read_fixture(const char *name, char **data, uint64_t *nbytes)
         fail_msg("%s: %s", path, err.message);
 }
 
-/* Cut at every length it is refused, with every byte changed it is read or refused: never a crash. */
+/* Truncated at any length it is refused; with any byte changed it is read or refused, without a crash. */
 static void test_real(void **state)
 {
     (void)state;
@@ -349,7 +349,7 @@ static void test_real(void **state)
     for (uint64_t n = 0; n <= nbytes; n++) {
         struct fsdpck_error err = { 0 };
         struct fsdpck_pickle *p = NULL;
-        char *copy = malloc(n + 1); /* of its own, so that reading beyond is found */
+        char *copy = malloc(n + 1); /* exact size, so that reads beyond it are detected */
         memcpy(copy, data, n);
         copy = realloc(copy, n ? n : 1);
         assert_int_equal(fsdpck_pickle_parse("f", 0, copy, n, fsdpck_dcp_metadata_names, &p, &err) == 0, n == nbytes);

@@ -29,7 +29,7 @@ struct rows {
     size_t n;
 };
 
-/* Part i of n as torch.chunk cuts a list. */
+/* Part i of n, as torch.chunk cuts a list. */
 static struct rows chunk(const struct rows *r, size_t n, size_t i)
 {
     struct rows part = { .n = 0 };
@@ -53,7 +53,7 @@ static struct rows apply(const struct fsdpck_placement *p, const struct rows *r,
 
 struct held {
     const uint64_t *shape;
-    unsigned char *count; /* (elements) how often a box of the rank holds it */
+    unsigned char *count; /* (elements) number of boxes of the rank that contain it */
     uint64_t boxes, last_begin;
 };
 
@@ -149,7 +149,7 @@ static int keep_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     return ++b->n == 3 ? 5 : 0;
 }
 
-/* What torch.chunk gives for 10 rows on 4 ranks, 9 on 4, 3 on 8. */
+/* Results of torch.chunk for 10 rows on 4 ranks, 9 on 4, 3 on 8. */
 static void trailing_ranks_are_short_or_empty(void **state)
 {
     (void)state;
@@ -241,7 +241,7 @@ static void owner_is_the_documented_one(void **state)
     struct fsdpck_mesh mesh = { .ndim = 2, .sizes = { 4, 2 } };
     struct fsdpck_placement p[2] = { { FSDPCK_REPLICATE, 0, 0 }, { FSDPCK_SHARD, 0, 0 } };
     assert_true(fsdpck_placement_owner(&mesh, p, 1, (uint32_t[]){ 3, 0 }));
-    assert_true(fsdpck_placement_owner(&mesh, p, 1, (uint32_t[]){ 0, 1 })); /* the next shard, the next replica */
+    assert_true(fsdpck_placement_owner(&mesh, p, 1, (uint32_t[]){ 0, 1 })); /* the next shard, and the next replica */
     assert_false(fsdpck_placement_owner(&mesh, p, 1, (uint32_t[]){ 1, 0 }));
     assert_true(fsdpck_placement_owner(&mesh, p, 0, (uint32_t[]){ 0, 0 }));
 }

@@ -15,7 +15,7 @@ enum { NPIECES = 500 };
 
 struct job {
     atomic_int times[NPIECES];
-    atomic_uint busy[8]; /* pieces at work on one worker number: never more than one */
+    atomic_uint busy[8]; /* pieces running under one worker number: at most one */
     atomic_size_t ndone;
     unsigned nthreads;
     size_t fail_from, stop_at;
@@ -37,7 +37,7 @@ static int one_piece(void *ctx, size_t piece, unsigned worker, struct fsdpck_err
     if (piece == j->stop_at)
         __atomic_store_n(&j->stop, 1, __ATOMIC_RELAXED);
     while (piece > j->stop_at && __atomic_load_n(&j->stop, __ATOMIC_RELAXED) == 0)
-        sched_yield(); /* the piece that stops was taken before: it will come to it */
+        sched_yield(); /* the piece that stops was taken earlier and will run */
     int rc = 0;
     if (piece >= j->fail_from)
         rc = fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, "f", piece, "piece %zu", piece);
@@ -73,8 +73,8 @@ static void no_pieces_no_calls(void **state)
     assert_int_equal(j.ndone, 0);
 }
 
-/* Pieces start in order and every one from fail_from on fails: the lowest must be reported, and soon nothing more is
- * started. */
+/* Pieces start in order, and every one from fail_from on fails. The lowest must be reported, and soon no more pieces
+ * start. */
 static void the_lowest_failure_wins(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void stopping(void **state)
         assert_string_equal(err.message, "stopped");
         assert_true(j.ndone > 50 && j.ndone <= 50 + nthreads);
     }
-    struct job late = { .fail_from = NPIECES, .stop_at = NPIECES - 1 }; /* all was done already */
+    struct job late = { .fail_from = NPIECES, .stop_at = NPIECES - 1 }; /* all pieces had already run */
     assert_int_equal(run(&late, 1, NULL), 0);
     struct job before = { .fail_from = NPIECES, .stop = 1 };
     assert_int_equal(run(&before, 3, NULL), FSDPCK_ERR_STOPPED);

@@ -94,23 +94,24 @@ static void test_names(void **state)
     expect_leaves(PICKLE("}X\3\0\0\0a.b" TENSOR "s"), NULL, "t:a.b/a.b;");
     expect_leaves(PICKLE("}X\1\0\0\0a}X\1\0\0\0b" TENSOR "ss"), NULL, "t:a.b/a/b;");
     expect_leaves(PICKLE("}X\1\0\0\0a" TENSOR "s"), "model", "t:model.a/model/a;");
-    /* int, bool and None keys are what str() makes of them */
+    /* int, bool and None keys become str() of them */
     expect_leaves(PICKLE("}(K\7" TENSOR "\x88" TENSOR "N" TENSOR "u"), NULL, "t:7/7;t:True/True;t:None/None;");
 }
 
 static void test_lists(void **state)
 {
     (void)state;
-    /* of plain values: one value */
+    /* a list of plain values is one value */
     expect_leaves(PICKLE("}X\1\0\0\0l](K\1K\2es"), NULL, "v:l/l;");
-    expect_leaves(PICKLE("}X\1\0\0\0l](K\1" TENSOR "es"), NULL, "v:l.0/l/[0];t:l.1/l/[1];"); /* with a tensor */
-    expect_leaves(PICKLE("}X\1\0\0\0l](K\1}X\1\0\0\0dK\2ses"), NULL, "v:l.0/l/[0];v:l.1.d/l/[1]/d;"); /* with a dict */
+    expect_leaves(PICKLE("}X\1\0\0\0l](K\1" TENSOR "es"), NULL, "v:l.0/l/[0];t:l.1/l/[1];"); /* a list with a tensor */
+    expect_leaves(PICKLE("}X\1\0\0\0l](K\1}X\1\0\0\0dK\2ses"), NULL,
+                  "v:l.0/l/[0];v:l.1.d/l/[1]/d;"); /* a list with a dict */
     expect_leaves(PICKLE("}X\1\0\0\0l](](" TENSOR "eK\1es"), NULL, "t:l.0.0/l/[0]/[0];v:l.1/l/[1];");
     /* a tuple is a value */
     expect_leaves(PICKLE("}X\1\0\0\0tK\1}X\1\0\0\0dK\2s\x86s"), NULL, "v:t/t;");
-    /* but for one with tensors */
+    /* except one with tensors */
     expect_leaves(PICKLE("}X\1\0\0\0tK\1" TENSOR "\x86s"), NULL, "v:t.0/t/[0];t:t.1/t/[1];");
-    /* empty dicts vanish, lists do not */
+    /* empty dicts disappear, empty lists remain */
     expect_leaves(PICKLE("}(X\1\0\0\0a}X\1\0\0\0bccollections\nOrderedDict\n)RX\1\0\0\0c]u"), NULL, "v:c/c;");
 }
 
@@ -127,8 +128,7 @@ static void test_refused_trees(void **state)
 
 /* ---- values ---- */
 
-/* Pickled again, and once more: the second time nothing may change, and what Python would load is checked by the tests
- * against torch. */
+/* Pickles a value twice; the second time must change nothing. The tests against torch check what Python loads. */
 static void expect_again(const void *bytes, size_t nbytes, const void *want, size_t want_nbytes)
 {
     struct fsdpck_pickle *p = parse(bytes, nbytes), *q;
@@ -160,7 +160,7 @@ static void test_values(void **state)
     expect_again(PICKLE("](K\1K\2e"), PICKLE("](K\1K\2e"));
     expect_again(PICKLE("}X\1\0\0\0aK\1s"), PICKLE("}(X\1\0\0\0aK\1u"));
     expect_again(PICKLE("ctorch\nSize\n(K\1K\2t\x85R"), PICKLE("ctorch\nSize\n((K\1K\2ttR"));
-    /* protocol 4's set, 3's bytes: in protocol 2's words */
+    /* sets of protocol 4 and bytes of protocol 3, in the opcodes of protocol 2 */
     expect_again("\x80\4\x8f(K\1\x90.", 8, PICKLE("c__builtin__\nset\n(](K\1etR"));
     expect_again("\x80\3"
                  "C\2a\xff.",
@@ -200,13 +200,13 @@ static void test_views(void **state)
     assert_false(fsdpck_tensor_node_inside(&t));
     t = (struct fsdpck_tensor_node){ .storage_nelem = 1, .ndim = 2, .size = { 1000, 1000 }, .strides = { 0, 0 } };
     assert_true(fsdpck_tensor_node_inside(&t) && !fsdpck_tensor_node_is_dense(&t));
-    /* a stride that is never taken */
+    /* a stride that is never used */
     t = (struct fsdpck_tensor_node){ .storage_nelem = 6, .ndim = 3, .size = { 1, 2, 3 }, .strides = { 99, 3, 1 } };
     assert_true(fsdpck_tensor_node_inside(&t) && fsdpck_tensor_node_is_dense(&t));
     t = (struct fsdpck_tensor_node){
         .storage_nelem = 0, .first = 7, .ndim = 2, .size = { 0, UINT64_MAX }, .strides = { UINT64_MAX, UINT64_MAX }
     };
-    assert_true(fsdpck_tensor_node_inside(&t)); /* empty: reaches nowhere */
+    assert_true(fsdpck_tensor_node_inside(&t)); /* empty: reads nothing */
     t = (struct fsdpck_tensor_node){
         .storage_nelem = UINT64_MAX, .ndim = 2, .size = { UINT64_MAX, 3 }, .strides = { 2, 1 }
     };

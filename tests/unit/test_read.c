@@ -21,7 +21,7 @@
 
 enum { GUARD = 0xa5 };
 
-struct fixture { /* a directory with model.safetensors in it, and checkpoints of it */
+struct fixture { /* a directory with model.safetensors, and checkpoints of it */
     char *root, *file, *out;
     struct model model;
     struct fsdpck_io io;
@@ -56,7 +56,7 @@ static struct fsdpck_source *open_source(const struct fixture *p, const char *pa
     return src;
 }
 
-/* The model as a checkpoint on this mesh. */
+/* Converts the model to a checkpoint on this mesh. */
 static void fixture_convert(struct fixture *p, const struct fsdpck_mesh *mesh,
                             const struct fsdpck_placement_rule *rules, size_t nrules, bool compress)
 {
@@ -81,7 +81,7 @@ struct request { /* a box and memory for it, with guard bytes around every eleme
     bool dense, whole;
 };
 
-/* Strides in an order of dimensions of its own, with padding, some of them negative. */
+/* Strides with another order of dimensions, padding, and some of them negative. */
 static void shape_memory(struct request *r, uint64_t *rng)
 {
     uint32_t order[MODEL_MAX_DIMS] = { 0, 1, 2, 3 };
@@ -159,7 +159,7 @@ static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     assert_true(plan.peak_nbytes <= FSDPCK_DEFAULT_MEMORY);
 }
 
-/* n requests at once. */
+/* Reads n requests at once. */
 static void check_reads(struct fsdpck_source *src, const struct model *m, uint64_t *rng, size_t n)
 {
     struct request requests[6];
@@ -191,8 +191,8 @@ struct sharding {
     struct fsdpck_placement_rule rule;
 };
 
-/* 1-D, HSDP, or two dimensions of which the second shards dimension 1 (of those tensors that have one: names are no
- * help, so all or none). */
+/* 1-D, HSDP, or two dimensions of which the second shards dimension 1 (of all tensors or none: the names do not tell
+ * which have one). */
 static struct sharding random_sharding(uint64_t *rng, bool two)
 {
     static const uint32_t sizes[] = { 1, 2, 3, 5, 8 };
@@ -241,7 +241,7 @@ static void test_random_boxes(void **state)
 
 /* ---- large tensors: several blocks, direct reads, several windows and jobs ---- */
 
-/* Nothing is in the page cache, whatever the file system and the hour: reads go past it. */
+/* Reports that nothing is in the page cache, on any file system, so that reads bypass it. */
 static int64_t nothing_cached(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
     (void)ctx, (void)fd, (void)buf, (void)nbytes, (void)offset;
@@ -285,7 +285,7 @@ static void test_large_tensors(void **state)
     fixture_free(&p);
 }
 
-/* Rows are what a rank asks for: no more than two blocks beside them may be read for each piece. */
+/* A rank requests rows: each piece may read at most two blocks more. */
 static void test_plan_of_rows(void **state)
 {
     (void)state;
@@ -317,7 +317,7 @@ static void test_plan_of_rows(void **state)
     fixture_free(&p);
 }
 
-/* ---- requests that make no sense ---- */
+/* ---- invalid requests ---- */
 
 static void test_bad_requests(void **state)
 {
@@ -348,7 +348,7 @@ static void test_bad_requests(void **state)
     reads[1].tensor = NULL;
     assert_int_equal(fsdpck_source_read(src, reads, 2, NULL), FSDPCK_ERR_USAGE);
     for (size_t i = 0; i < sizeof dst; i++)
-        assert_int_equal(dst[i], GUARD); /* refused before anything is read */
+        assert_int_equal(dst[i], GUARD); /* refused before any read */
     assert_int_equal(fsdpck_source_read(src, NULL, 0, NULL), 0);
     fsdpck_source_close(src);
     fsdpck_source_close(other);
@@ -379,7 +379,7 @@ static int note_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_e
     return 0;
 }
 
-/* Rows 0 to 333 of 1000 are rank 0's, and so on; a row has 2000 bytes. */
+/* Rows 0 to 333 of 1000 belong to rank 0, and so on; a row has 2000 bytes. */
 static void test_damage(void **state)
 {
     (void)state;
@@ -414,14 +414,14 @@ static void test_damage(void **state)
         assert_string_equal(err.tensor, "t0.weight");
         assert_string_equal(err.file, path);
         assert_true(err.has_offset && err.offset == w.payload + block * FSDPCK_BLOCK_NBYTES);
-        /* Rows of other blocks are not concerned. */
+        /* rows of other blocks are not affected */
         uint64_t far = row >= 500 ? 0 : 900;
         read = (struct fsdpck_read){
             .tensor = t, .offset = (uint64_t[]){ far, 0 }, .size = (uint64_t[]){ 50, 500 }, .dst = dst
         };
         assert_int_equal(fsdpck_source_read(src, &read, 1, NULL), 0);
         assert_memory_equal(dst, p.model.tensors[0].data + far * ROW, 50 * ROW);
-        /* One element of the damaged block is. */
+        /* one element of the damaged block is affected */
         read = (struct fsdpck_read){
             .tensor = t, .offset = (uint64_t[]){ row, 3 }, .size = (uint64_t[]){ 1, 1 }, .dst = dst
         };
@@ -435,7 +435,7 @@ static void test_damage(void **state)
     fixture_free(&p);
 }
 
-/* A stored hash is as much a part of the proof as the payload. */
+/* A stored hash is as relevant as the payload. */
 static void test_damaged_hash(void **state)
 {
     (void)state;
@@ -455,12 +455,12 @@ static void test_damaged_hash(void **state)
     fixture_free(&p);
 }
 
-/* ---- a system that does what it may ---- */
+/* ---- a difficult system ---- */
 
 struct moody {
     struct fsdpck_io io;
     _Atomic uint64_t rng;
-    int mood; /* 0: short transfers and EINTR, 1: and nothing is cached, 2: and caching cannot be told */
+    int mood; /* 0: short transfers and EINTR; 1: and nothing is cached; 2: and caching is unknown */
 };
 
 static uint64_t throw_dice(struct moody *m, uint64_t n)
@@ -477,7 +477,7 @@ static int64_t moody_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
         return -EINTR;
     bool direct = fcntl(fd, F_GETFL) & O_DIRECT;
     int64_t n = fsdpck_io_posix.pread(NULL, fd, buf, direct || dice > 1 ? nbytes : 1 + throw_dice(m, nbytes), offset);
-    /* what was not told of is garbage */
+    /* the bytes beyond the result are garbage */
     return n > 1 && direct && dice == 1 ? 1 + (int64_t)throw_dice(m, (uint64_t)n) : n;
 }
 
@@ -518,7 +518,7 @@ static void test_moody_system(void **state)
     fixture_free(&p);
 }
 
-/* The file is cut while it is open: an error, soon. */
+/* The file is truncated while it is open: an error, without delay. */
 static void test_cut_while_open(void **state)
 {
     (void)state;

@@ -15,7 +15,7 @@
 #include "base/ioutil.h"
 #include "tree.h"
 
-static char *root; /* a directory for the test */
+static char *root; /* directory of the test */
 
 static int make_root(void **state)
 {
@@ -32,7 +32,7 @@ static int remove_root(void **state)
     return 0;
 }
 
-/* A file: length (or nheader where not the real one), header, ndata bytes 0, 1, 2 … */
+/* Writes a file: length (nheader, if that is not the real one), header, ndata bytes 0, 1, 2 … */
 static void put(const char *name, const char *header, uint64_t nheader, size_t ndata)
 {
     size_t n = strlen(header);
@@ -227,9 +227,9 @@ static void bytes_and_shapes_arrive(void **state)
     assert_int_equal(open_name("x.safetensors", &src, NULL), 0);
     const struct fsdpck_tensor *q = fsdpck_source_find(src, "q"), *a = fsdpck_source_find(src, "a");
     assert_true(q && a);
-    assert_string_equal(fsdpck_source_tensor(src, 0)->name, "q"); /* the header's order */
+    assert_string_equal(fsdpck_source_tensor(src, 0)->name, "q"); /* the order of the header */
     assert_int_equal(q->dtype, FSDPCK_FLOAT4_E2M1FN_X2);
-    assert_int_equal(q->shape[1], 4); /* pairs */
+    assert_int_equal(q->shape[1], 4); /* packed pairs */
     const struct fsdpck_read reads[2] = {
         { .tensor = a, .dst = got },
         { .tensor = q, .offset = (uint64_t[]){ 0, 2 }, .size = (uint64_t[]){ 2, 2 }, .dst = two },
@@ -296,7 +296,7 @@ static void an_index_that_lies_is_refused(void **state)
     index_text("{\"weight_map\":{\"a\":\"" F1 "\",\"b\":\"" F1 "\"}}");
     refuse("m", "'x.safetensors', which it does not name, has one too");
     put("m/x.safetensors", "{\"other\":{" D "," S "," O "}}", REAL, 16);
-    accept("m", 2); /* it is ignored */
+    accept("m", 2); /* ignored */
 }
 
 static void which_files_are_the_model(void **state)
@@ -347,7 +347,7 @@ static void a_tied_head_is_listed_once_stored(void **state)
         "{\"model.embed_tokens.weight\":{" D "," S "," O "},\"lm_head.weight\":{" D "," S ",\"data_offsets\":[16,32]}}",
         REAL, 32);
     assert_int_equal(open_name("m", &src, NULL), 0);
-    assert_int_equal(fsdpck_source_find(src, "lm_head.weight")->alias_of, -1); /* a head of its own */
+    assert_int_equal(fsdpck_source_find(src, "lm_head.weight")->alias_of, -1); /* a separate head */
     fsdpck_source_close(src);
 }
 

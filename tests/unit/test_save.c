@@ -17,7 +17,8 @@
 #include "save_job.h"
 #include "tree.h"
 
-/* The same model, written by one process at another rank count, has the same content ids wherever both know one. */
+/* The same model, written by one process with another number of ranks, has the same content ids wherever both are
+ * known. */
 static void check_contents(const struct save_job *job)
 {
     struct fsdpck_source *a = NULL, *b = NULL, *file = NULL;
@@ -62,7 +63,7 @@ static void test_random_saves(void **state)
     }
 }
 
-/* More than one band of 4 MiB of a box, transposed and backwards as it may be. */
+/* More than one 4 MiB band of a box, transposed and backwards in some cases. */
 static void test_large_boxes(void **state)
 {
     (void)state;
@@ -97,7 +98,7 @@ static void test_assets(void **state)
     save_job_free(&job);
 }
 
-/* An existing output is refused by all, left as it is, and replaced by force. */
+/* Every rank refuses an existing output and leaves it unchanged; force replaces it. */
 static void test_existing_output(void **state)
 {
     (void)state;

@@ -17,7 +17,7 @@
 #include "save_job.h"
 #include "tree.h"
 
-/* Three ranks, two tensors of the same shape, and one of rows and columns. */
+/* Three ranks, two tensors of the same shape, and one sharded by rows and columns. */
 static struct save_job small_job(void)
 {
     uint64_t rng = 500;
@@ -42,7 +42,7 @@ static void expect_spoilt(save_spoil_fn spoil, uint32_t rank, int code, const ch
     struct fsdpck_error err = save_job_fails(&job, rank);
     if (err.code != code || !strstr(err.message, what))
         fail_msg("wanted %d '%s', have %d: %s: %s", code, what, err.code, err.file, err.message);
-    job.spoil = NULL; /* and nothing stands in the way of the next one */
+    job.spoil = NULL; /* the next save succeeds */
     save_job_succeeds(&job);
     save_job_free(&job);
 }
@@ -223,7 +223,7 @@ static void test_wrong_boxes(void **state)
     expect_spoilt(hole, 0, FSDPCK_ERR_MISSING, "20 of its 24 elements");
 }
 
-/* ---- ranks that fail at work ---- */
+/* ---- ranks that fail while they write ---- */
 
 static int64_t full_disk(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)
 {
@@ -245,7 +245,7 @@ static void disk_is_full(struct save_job *job, struct fsdpck_save_request *req, 
         io->pwrite = full_disk;
 }
 
-/* The file looks complete, but the rank knows that it may not be. */
+/* The file looks complete, but the rank knows that it may not be durable. */
 static void fsync_fails(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
                         struct fsdpck_io *io)
 {
@@ -270,7 +270,7 @@ static void test_failing_ranks(void **state)
     expect_spoilt(rank_0_fails, 0, FSDPCK_ERR_IO, "");
 }
 
-/* OUT is the directory that the ranks work in: it is written in place. */
+/* OUT is the ranks' working directory, so it is written in place. */
 static void work_inside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
                         struct fsdpck_io *io)
 {
@@ -316,7 +316,7 @@ static void test_failing_barrier(void **state)
 {
     (void)state;
     for (unsigned call = 1; call <= 2; call++)
-        for (uint32_t from = 0; from < 2; from++) { /* for everybody; for rank 0 alone */
+        for (uint32_t from = 0; from < 2; from++) { /* for all ranks; for rank 0 only */
             struct save_job job = small_job();
             job.fail_at = call;
             job.fail_to = from ? 0 : MAX_RANKS;
@@ -329,8 +329,7 @@ static void test_failing_barrier(void **state)
         }
 }
 
-/* After rank 0 has committed there is nothing left to give up: the checkpoint is there, and those who can see it say
- * so. */
+/* After rank 0 has committed, the checkpoint exists and is not given up. Ranks that can see it report so. */
 static void test_barrier_fails_after_the_commit(void **state)
 {
     (void)state;
@@ -341,8 +340,8 @@ static void test_barrier_fails_after_the_commit(void **state)
     save_job_free(&job);
 }
 
-/* Two jobs save the same tensors, with other values, to one place at one time: what stands there in the end is all of
- * one of them, and nobody is told anything else. */
+/* Two jobs save the same tensors with other values to one place at the same time. The result is entirely from one of
+ * them, and no rank is told otherwise. */
 static void test_two_jobs_at_once(void **state)
 {
     (void)state;
@@ -379,7 +378,7 @@ static void test_one_rank_needs_no_barrier(void **state)
     struct save_job job = small_job();
     struct fsdpck_save_request req = { .out = job.out, .nranks = 1 };
     struct fsdpck_error err = { 0 };
-    assert_int_equal(fsdpck_save(&req, NULL, NULL, &err), 0); /* not even tensors */
+    assert_int_equal(fsdpck_save(&req, NULL, NULL, &err), 0); /* no tensors either */
     save_job_check_tidy(&job);
     req = (struct fsdpck_save_request){ .out = job.out, .nranks = 2, .force = true };
     assert_int_equal(fsdpck_save(&req, NULL, NULL, &err), FSDPCK_ERR_USAGE);

@@ -61,7 +61,7 @@ static void globs(void **state)
             fail_msg("glob '%s' on '%s': wanted %s", cases[i].glob, cases[i].name, cases[i].match ? "a match" : "none");
 }
 
-/* With backtracking at every star this would not end while anyone waits. */
+/* With backtracking at every star this would take for ever. */
 static void pathological_globs_end(void **state)
 {
     (void)state;
@@ -91,7 +91,7 @@ static struct fsdpck_source *new_source(void)
     return s;
 }
 
-/* "model/a.b" has the keys "model", "a.b" and the name "model.a.b"; a key of digits is a list position. */
+/* "model/a.b" has the keys "model", "a.b" and the name "model.a.b"; a key of digits is a list index. */
 static uint32_t keys_of(const char *spec, char *name, struct fsdpck_key *path, char *buf)
 {
     uint32_t n = 0;
@@ -130,7 +130,7 @@ static void add_item(struct fsdpck_source *s, const char *spec)
     assert_non_null(fsdpck_source_add_item(s, name, path, npath, NULL));
 }
 
-/* The outcome as text: "name[keys] name=position …| items". */
+/* Compares the outcome as text: "name[keys] name=position …| items". */
 static void check(struct fsdpck_source *s, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
                   const char *want)
 {
@@ -254,8 +254,7 @@ static void include_and_exclude(void **state)
     fsdpck_source_close(s);
 }
 
-/* A list of which one pattern finds nothing in the tree that goes out is refused, though it would find something
- * elsewhere. */
+/* A list is refused if one of its patterns matches nothing in the selected tree, even if it matches elsewhere. */
 static void includes_are_for_the_tree_that_goes_out(void **state)
 {
     (void)state;
@@ -351,7 +350,7 @@ static void aliases_follow_what_they_name(void **state)
                          twice = { .alias = &taken, .nalias = 1 };
     add(s, "embed", FSDPCK_FLOAT32);
     add_alias(s, "head", 0);
-    add_alias(s, "head2", 1); /* of an alias: of what that names */
+    add_alias(s, "head2", 1); /* an alias of an alias */
     add(s, "other", FSDPCK_FLOAT32);
     check(s, &all, FSDPCK_TREE_KEEP, "embed[embed] head[head]=0 head2[head2]=0 other[other]");
     check(s, &left_out, FSDPCK_TREE_KEEP, "head[head] head2[head2]=0 other[other]");
@@ -361,7 +360,7 @@ static void aliases_follow_what_they_name(void **state)
     refuse(s, &twice, FSDPCK_TREE_KEEP, "'other'");
     fsdpck_source_close(s);
 
-    s = new_source(); /* the alias stands first in the source, and nested */
+    s = new_source(); /* the alias comes first in the source, and is nested */
     const struct fsdpck_pair sibling = { "model.tied", "model.w" }, stranger = { "tied", "model.w" };
     struct fsdpck_select nested = { .alias = &sibling, .nalias = 1 }, foreign = { .alias = &stranger, .nalias = 1 };
     add(s, "model/w", FSDPCK_FLOAT32);

@@ -15,7 +15,7 @@
 
 enum { MAX_ENTRIES = 70, MAX_NBYTES = 1 << 16, PAYLOAD_NBYTES = 5 * 65536 };
 
-struct image { /* a shard file: PAYLOAD_NBYTES that nobody reads, then table and trailer */
+struct image { /* a shard file: PAYLOAD_NBYTES that are never read, then table and trailer */
     uint8_t bytes[MAX_NBYTES];
     uint64_t nbytes; /* of table and trailer */
     uint64_t ndims, nhashes;
@@ -24,13 +24,13 @@ struct image { /* a shard file: PAYLOAD_NBYTES that nobody reads, then table and
     uint64_t nentries;
 };
 
-/* The file's tail, in memory; a read that leaves it is the end of the file. */
+/* Reads the end of the file from memory; a read beyond it is the end of the file. */
 static int64_t read_image(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
     const struct image *m = ctx;
     (void)fd;
     if (offset < PAYLOAD_NBYTES)
-        return -EIO; /* tables have no business there */
+        return -EIO; /* a table must not be read from there */
     offset -= PAYLOAD_NBYTES;
     uint64_t left = offset < m->nbytes ? m->nbytes - offset : 0, n = nbytes < left ? nbytes : left;
     memcpy(buf, m->bytes + offset, n);
@@ -88,7 +88,7 @@ static void add_entry(struct image *m, uint64_t *rng, uint64_t *end)
     m->nentries++;
 }
 
-/* Table and trailer hashes, over whatever the bytes are now. */
+/* Recomputes the hashes of table and trailer. */
 static void seal(struct image *m)
 {
     struct fsdpck_trailer t = { .table = PAYLOAD_NBYTES, .table_nbytes = m->nbytes - FSDPCK_TRAILER_NBYTES };
@@ -164,7 +164,7 @@ static void test_round_trip(void **state)
 {
     (void)state;
     uint64_t rng = 1;
-    for (uint64_t n = 0; n < MAX_ENTRIES; n++) { /* more than are read at a time */
+    for (uint64_t n = 0; n < MAX_ENTRIES; n++) { /* more than one read */
         struct image *m = make_image(&rng, n);
         struct fsdpck_table t;
         struct fsdpck_error err;
@@ -201,7 +201,7 @@ static void test_cut_in_the_middle(void **state)
     struct image *good = make_image(&rng, 9), *m = malloc(sizeof *m);
     assert_non_null(m);
     for (uint64_t n = 1; n + FSDPCK_TRAILER_NBYTES <= good->nbytes;
-         n++) { /* bytes before the trailer are gone, and the trailer moved up */
+         n++) { /* bytes before the trailer are removed, and the trailer moves up */
         *m = *good;
         memmove(m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES - n, m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES,
                 FSDPCK_TRAILER_NBYTES);
@@ -230,7 +230,7 @@ static void test_flipped(void **state)
     free(m);
 }
 
-/* What every table that was accepted must hold, or its users read outside of things. */
+/* Properties of every accepted table, without which its users read out of bounds. */
 static void check_sane(const struct fsdpck_table *t)
 {
     uint64_t hash = 0, dim = 0;
@@ -256,7 +256,7 @@ static void check_sane(const struct fsdpck_table *t)
     assert_true(hash == t->nhashes && dim == t->ndims);
 }
 
-/* A table made by somebody who knows how to hash. */
+/* A table from an attacker who can hash. */
 static void test_forged(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void test_foreign(void **state)
     assert_int_equal(read_table(m, &t, &err), FSDPCK_ERR_UNSUPPORTED);
     assert_string_equal(err.message, "codec 9; this program reads codecs 0 and 1");
     m->bytes[FSDPCK_TABLE_HEADER_NBYTES + 5] = codec;
-    m->bytes[16] ^= 1; /* save id of the table alone */
+    m->bytes[16] ^= 1; /* save id of the table only */
     seal(m);
     assert_int_equal(read_table(m, &t, &err), FSDPCK_ERR_FORMAT);
     assert_string_equal(err.message, "table and trailer are of different saves");

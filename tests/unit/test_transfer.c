@@ -23,9 +23,9 @@ struct fixture {
     struct fsdpck_io io;
     struct fsdpck_options opt;
     unsigned nsteps;
-    uint64_t done, total; /* as progress told */
+    uint64_t done, total; /* as reported to progress */
     bool went_back;
-    bool compressed; /* the last step */
+    bool compressed; /* of the last step */
 };
 
 static void take_progress(void *ctx, uint64_t done, uint64_t total)
@@ -50,7 +50,7 @@ static void fixture_free(struct fixture *p)
     model_free(&p->model);
 }
 
-/* The file of the model, then the output of each step. */
+/* The model's file, then the output of each step. */
 static char *path_of(const struct fixture *p, unsigned step)
 {
     char name[32];
@@ -77,7 +77,7 @@ static uint64_t model_nbytes(const struct model *m)
     return n;
 }
 
-/* The last step's output, converted once more. */
+/* Converts the last step's output once more. */
 static void convert(struct fixture *p, struct fsdpck_convert_request req)
 {
     struct fsdpck_error err = { 0 };
@@ -167,7 +167,7 @@ static const struct fsdpck_placement_rule only_columns = {
     .glob = "*", .n = 1, .mesh_dim = { "shard" }, .placement = { { .kind = FSDPCK_SHARD, .dim = 1 } }
 };
 
-/* Any mesh that the tool can name. rules: room for one. */
+/* Any mesh that the tool accepts. rules: room for one. */
 static struct fsdpck_convert_request random_request(uint64_t *rng, struct fsdpck_placement_rule *rule)
 {
     static const uint32_t sizes[] = { 1, 2, 3, 4, 7 };
@@ -216,7 +216,7 @@ static void test_random_chains(void **state)
     }
 }
 
-/* Scalars, vectors and empty tensors, of which each rank holds less than it has ranks. */
+/* Scalars, vectors and empty tensors, with fewer elements than ranks. */
 static void test_small_tensors(void **state)
 {
     (void)state;
@@ -243,13 +243,13 @@ static void test_small_tensors(void **state)
     fixture_free(&p);
 }
 
-/* Tensors that are many times the memory: lanes of many chunks, windows, cut chunks. */
+/* Tensors that are many times larger than the memory: lanes of many chunks, windows, cut chunks. */
 static void add_large(struct model *m, uint64_t *rng)
 {
     model_add(m, rng, FSDPCK_INT64, 2, (uint64_t[]){ 9, 3 });
-    model_add(m, rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 2601, 2101 }); /* 22 MB, nothing fits anything */
+    model_add(m, rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 2601, 2101 }); /* 22 MB, where no sizes divide each other */
     model_add(m, rng, FSDPCK_BFLOAT16, 2,
-              (uint64_t[]){ 640, 40960 }); /* 52 MB: cut in two lanes where it is one chunk */
+              (uint64_t[]){ 640, 40960 }); /* 52 MB: cut into two lanes if it is one chunk */
     model_add(m, rng, FSDPCK_UINT8, 3, (uint64_t[]){ 3, 7, 200001 });
     model_add(m, rng, FSDPCK_FLOAT64, 2, (uint64_t[]){ 2, 300000 });
 }
@@ -269,11 +269,11 @@ static void test_large_tensors(void **state)
         { .mesh = two, .rules = &columns, .nrules = 1 },
         { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } },
           .rules = &only_columns,
-          .nrules = 1 },                              /* more chunks than a lane may hold */
+          .nrules = 1 },                              /* more chunks than a lane may contain */
         { .mesh = two, .rules = &rows, .nrules = 1 }, /* strided */
         { .mesh = { .ndim = 2, .names = { "replicate", "shard" }, .sizes = { 2, 3 } } },
         { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 2 } },
-          .compress = true }, /* turns, also for chunks that are never cut */
+          .compress = true }, /* chunks wait for their turn in the file, even those that are never cut */
         { .mesh = two, .rules = &columns, .nrules = 1, .compress = true },
         { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } },
           .rules = &only_columns,
@@ -283,7 +283,7 @@ static void test_large_tensors(void **state)
     for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
         p.opt.nthreads = 1 + k % 3;
         convert(&p, steps[k]);
-        check_step(&p, true); /* what was known once is carried over */
+        check_step(&p, true); /* known content ids are carried over */
         drop_step(&p, p.nsteps - 1);
     }
     verify_step(&p);
@@ -328,7 +328,7 @@ static void test_casts(void **state)
             write_model(&p);
             convert(&p, req);
             cast_model(&p.model, to[k]);
-            check_step(&p, true); /* the content is that of what was written */
+            check_step(&p, true); /* the content id is that of the written data */
             fixture_free(&p);
         }
 }

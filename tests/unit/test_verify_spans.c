@@ -23,7 +23,7 @@ struct scene {
     uint32_t nturns;
 };
 
-/* Payloads of any size behind gaps of any size, in another order than the file's; some compressed. */
+/* Payloads and gaps of any size, in another order than in the file; some are compressed. */
 static void make_table(struct scene *s, uint64_t *rng)
 {
     uint64_t at = 0, n = model_below(rng, MAX_ENTRIES), longest = 1ull << model_below(rng, 24),
@@ -53,7 +53,7 @@ static bool is_packed(const struct scene *s, const struct fsdpck_verify_span *x)
     return x->entry != FSDPCK_NO_ENTRY && s->entries[x->entry].codec == FSDPCK_CODEC_PLANES;
 }
 
-/* What one window holds, which begins at byte *at of the file; *decoded: how far a compressed payload has come. */
+/* Checks a window that begins at byte *at of the file. *decoded: progress inside a compressed payload. */
 static void check_window(const struct scene *s, const struct fsdpck_verify_window *w,
                          const struct fsdpck_verify_span *x, size_t n, uint64_t *at, uint64_t *decoded, uint32_t *turn)
 {
@@ -124,7 +124,7 @@ static void test_random_tables(void **state)
     assert_true(nspans > 2 * nwindows); /* neighbours do share windows */
 }
 
-/* A file that claims terabytes between two payloads takes no memory for them. */
+/* A file that claims terabytes between two payloads needs no memory for them. */
 static void test_long_gap(void **state)
 {
     (void)state;

@@ -45,7 +45,7 @@ static int open_at(struct bytes *b, uint64_t offset, uint64_t nbytes, struct fsd
     return fsdpck_zip_open(&io, 0, "f", offset, nbytes, zip, err);
 }
 
-/* An item of ours with 5 bytes of something else before it, so that no offset is right by accident. */
+/* One of our items with 5 other bytes before it, so that no offset is right by accident. */
 static struct bytes our_item(uint64_t nelem)
 {
     struct fsdpck_item_layout at;
@@ -59,7 +59,7 @@ static struct bytes our_item(uint64_t nelem)
     return b;
 }
 
-/* The first item of a file of torch 2.15: data descriptors, empty local headers, zip64 end record. */
+/* The first item of a file from torch 2.15: data descriptors, empty local headers, zip64 end record. */
 static struct bytes torch_item(void)
 {
     struct bytes b;
@@ -97,10 +97,10 @@ static void hurt(struct bytes b)
     assert_null(fsdpck_zip_find(&zip, "data/1"));
     for (uint64_t n = 0; n < b.nbytes - 5; n++) {
         err = (struct fsdpck_error){ 0 };
-        assert_int_equal(open_at(&b, 5, n, &other, &err), FSDPCK_ERR_FORMAT); /* a shorter item */
+        assert_int_equal(open_at(&b, 5, n, &other, &err), FSDPCK_ERR_FORMAT); /* a truncated item */
         struct bytes cut = { b.data, 5 + n };
         err = (struct fsdpck_error){ 0 };
-        assert_int_equal(open_at(&cut, 5, b.nbytes - 5, &other, &err), FSDPCK_ERR_MISSING); /* a shorter file */
+        assert_int_equal(open_at(&cut, 5, b.nbytes - 5, &other, &err), FSDPCK_ERR_MISSING); /* a truncated file */
         assert_null(other.records);
     }
     for (uint64_t at = 5; at < b.nbytes; at++)
@@ -245,7 +245,7 @@ static void test_twice(void **state)
     free(b.data);
 }
 
-/* A record that is as long as both headers say, and reaches into the next one. */
+/* A record as long as both headers say, which extends into the next one. */
 static void test_overlap(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void test_overlap(void **state)
     free(b.data);
 }
 
-/* A file of zeros but for its end record, which is what b holds. */
+/* A file of zeros except for its end record, which b holds. */
 static int64_t sparse_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
     const struct bytes *b = ctx;
@@ -273,7 +273,7 @@ static int64_t sparse_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint6
     return (int64_t)nbytes;
 }
 
-/* No sparse giant is read into memory to be looked through. */
+/* A huge sparse file is not read into memory for the search. */
 static void test_giant_directory(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 
 enum { BOX_NBYTES = 1 << 15 };
 
-/* From one rank to another: full while sent is one more than taken. */
+/* Channel from one rank to another; full while sent is one more than taken. */
 struct box {
     _Atomic uint64_t sent, taken;
     struct letter letter;
@@ -41,7 +41,7 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
 
 void boxes_shut(const struct boxes *b)
 {
-    unlink(b->name); /* the first one does it; the others have it mapped, or are gone */
+    unlink(b->name); /* the first rank unlinks it; the others have it mapped, or are gone */
 }
 
 void boxes_close(struct boxes *b)
@@ -80,7 +80,7 @@ static void copy_piece(const struct boxes *b, struct box *box, struct post *post
         b->leave();
 }
 
-/* As much as the box takes, or holds. Whether anything moved. */
+/* Moves as much as the box accepts or contains. Returns true if anything moved. */
 static bool move(const struct boxes *b, struct post *post)
 {
     struct box *box = &b->boxes[post->sends ? b->rank * b->nranks + post->peer : post->peer * b->nranks + b->rank];

@@ -10,11 +10,11 @@
 
 enum { BOXES_MAX_RANKS = 16 };
 
-/* What a rank sends, and its peer has to wait for. */
+/* Header of a message; sender and receiver must agree on it. */
 struct letter {
-    uint64_t turn; /* operations before */
-    bool gathers;  /* a part of an all-gather */
-    size_t nbytes; /* of the whole letter */
+    uint64_t turn; /* number of operations before */
+    bool gathers;  /* part of an all-gather */
+    size_t nbytes; /* of the whole message */
 };
 
 struct post {
@@ -29,20 +29,20 @@ struct boxes {
     uint32_t rank, nranks;
     struct box *boxes; /* (nranks, nranks): from, to */
     char name[64];
-    void (*enter)(void), (*leave)(void); /* around what touches data; or NULL */
+    void (*enter)(void), (*leave)(void); /* called around accesses to data; may be NULL */
     void (*die)(const char *what, const char *name);
 };
 
-/* The ranks of an id meet. False: there is no shared memory. The caller has set enter, leave and die. */
+/* Connects the ranks of an id. Returns false if there is no shared memory. The caller has set enter, leave and die. */
 bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_t nranks);
 void boxes_close(struct boxes *b);
-/* Nobody else comes: what is shared goes away with the last rank, however that ends. */
+/* No other rank will join: the shared memory disappears with the last rank, however that ends. */
 void boxes_shut(const struct boxes *b);
-/* Moves what can be moved of posts that are under way together: of those of one kind with one peer the first. Whether
- * anything moved; *left: something is to come. */
+/* Advances the posts that are in flight together; of posts of one kind with one peer, the first. Returns true if
+ * anything moved. *left: true if any post is unfinished. */
 bool boxes_pass(const struct boxes *b, struct post *posts, size_t nposts, bool *left);
 
-/* Posts that become one operation. */
+/* Posts that form one operation. */
 struct posts {
     struct post *list;
     size_t n, capacity;

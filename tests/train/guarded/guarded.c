@@ -17,7 +17,7 @@ enum { NAP_NS = 500000000 };
 static struct {
     uint64_t breaks, syncs;
 } device1;
-static int current; /* this process's device */
+static int current; /* device of this process */
 
 const struct kern_device *guarded_cpu(void)
 {
@@ -31,22 +31,22 @@ void guarded_die(const char *what, const char *name)
     abort();
 }
 
-/* What a test asks for: a number, or 0. */
+/* A number from the environment, or 0. */
 static uint64_t asked(const char *name)
 {
     const char *value = getenv(name);
     return value ? strtoull(value, NULL, 10) : 0;
 }
 
-/* FSDPTRAIN_GUARDED_ORDER: "early": all streams but the compute stream are ahead, as far as events let them; "slow":
- * they are behind, and the compute stream is ahead. Else all run when somebody waits for them. */
+/* FSDPTRAIN_GUARDED_ORDER: "early": all streams but the compute stream run ahead, as far as events allow; "slow": they
+ * run late, and the compute stream ahead. Otherwise all run when a thread waits for them. */
 static bool order_is(const char *name)
 {
     const char *order = getenv("FSDPTRAIN_GUARDED_ORDER");
     return order && strcmp(order, name) == 0;
 }
 
-/* The pool is for work in line, which this is not; but only the compute stream has one. */
+/* The pool is unused, as work does not run synchronously; but only the compute stream has one. */
 static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
 {
     struct kern_stream *inner;
@@ -59,7 +59,7 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
     return rc;
 }
 
-/* FSDPTRAIN_GUARDED_CLOCK: a file for what the clock of device 0 says in the end. */
+/* FSDPTRAIN_GUARDED_CLOCK: file that receives the final clock of device 0. */
 static void tell_clock(void)
 {
     const char *path = getenv("FSDPTRAIN_GUARDED_CLOCK");
@@ -77,7 +77,7 @@ static void stream_free(struct kern_stream *s)
     tell_clock();
 }
 
-/* Device 1 fails when it has been waited for so often. */
+/* Injected fault: device 1 fails after a number of synchronisations. */
 static int stream_sync(struct kern_stream *s, char *message)
 {
     const struct timespec nap = { 0, NAP_NS };
@@ -114,7 +114,7 @@ static const struct kern_device guarded_device = {
     .event_elapsed_ns = late_event_elapsed_ns,
 };
 
-/* Two, so that two ranks have one each, and more ranks share them. */
+/* Two devices: two ranks have one each, more ranks share them. */
 static int count(int *ndevices, char *message)
 {
     (void)message;

@@ -7,14 +7,14 @@
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
-/* The processor's row, which does the work. */
+/* The CPU backend, which does the work. */
 const struct kern_device *guarded_cpu(void);
-/* Between them the device's memory can be touched; in any thread. */
+/* Allow and forbid access to the device's memory; may be called in any thread. */
 void guarded_enter(void);
 void guarded_leave(void);
-/* Ends the program with a word. */
+/* Ends the program with a message. */
 _Noreturn void guarded_die(const char *what, const char *name);
-/* Ends the program where p is not in the device's memory. NULL: an operand left out. */
+/* Ends the program if p is not in the device's memory. NULL: the operand is absent. */
 void guarded_must_own(const char *kernel, const void *p);
 
 extern const struct kern_memory guarded_memory;

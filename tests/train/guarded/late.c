@@ -15,7 +15,7 @@ enum { TICK_NS = 1000 };
 
 struct stream;
 
-/* A piece of work, or (before) the wait for a place in another stream. */
+/* A piece of work, or (before) a wait for a place in another stream. */
 struct command {
     struct command *next;
     late_fn run;
@@ -25,18 +25,18 @@ struct command {
     uint64_t upto;
 };
 
-/* Never freed: events and waits know streams that have ended. */
+/* Never freed, because events and waits may refer to streams that have ended. */
 struct stream {
     struct stream *next;
     struct kern_stream *inner;
     struct command *first, **last;
     uint64_t nput, ndone;
     bool early;
-    bool busy; /* somebody runs its first command */
+    bool busy; /* a thread is running its first command */
 };
 
 struct kern_event {
-    struct stream *on; /* NULL: never recorded, which nobody has to wait for */
+    struct stream *on; /* NULL: never recorded, so nothing waits for it */
     uint64_t at;
     _Atomic uint64_t ns;
     _Atomic int nusers; /* its owner, and records that have not run */
@@ -48,14 +48,14 @@ static struct {
     struct stream *streams;
 } late = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-/* The device's clock: it goes on by one tick with each piece of work, so that what is measured on it depends on the
- * order of the work and not on how busy this machine is. */
+/* The device's clock. It advances one tick per piece of work, so that measured times depend on the order of the work
+ * and not on the load of this machine. */
 static _Atomic uint64_t clock_ns;
 
 static void take_time(struct kern_stream *inner, void *args);
 
-/* This thread may touch the device's memory: from its first command until it has no more to run, for to let it in takes
- * longer than a small kernel. */
+/* True while this thread may access the device's memory: from its first command until it has no more to run, because
+ * entering takes longer than a small kernel. */
 static _Thread_local bool inside;
 
 static struct stream *of(const struct kern_stream *s)
@@ -82,7 +82,7 @@ void *late_copy(const void *first, size_t first_nbytes, const void *second_from,
     return block;
 }
 
-/* Without the lock. */
+/* Call without the lock. */
 static void let_in(bool in)
 {
     if (in && !inside)
@@ -92,7 +92,7 @@ static void let_in(bool in)
     inside = in;
 }
 
-/* With the lock, which it lets go of meanwhile. */
+/* Call with the lock; releases it meanwhile. */
 static void run_first(struct stream *s)
 {
     struct command *c = s->first;
@@ -114,19 +114,19 @@ static void run_first(struct stream *s)
     free(c);
 }
 
-/* With the lock, which is let go of. */
+/* Call with the lock; releases it. */
 static void leave(void)
 {
     pthread_mutex_unlock(&late.lock);
     let_in(false);
 }
 
-/* With the lock. */
+/* Call with the lock. */
 static void run_to(struct stream *s, uint64_t upto)
 {
     while (s->ndone < upto) {
         if (s->busy && inside)
-            leave(), pthread_mutex_lock(&late.lock); /* others may change it meanwhile */
+            leave(), pthread_mutex_lock(&late.lock); /* other threads may change it meanwhile */
         else if (s->busy)
             pthread_cond_wait(&late.changed, &late.lock);
         else if (s->first->before && s->first->before->ndone < s->first->upto)
@@ -136,7 +136,7 @@ static void run_to(struct stream *s, uint64_t upto)
     }
 }
 
-/* With the lock. Returns its place in the stream. */
+/* Call with the lock. Returns the place in the stream. */
 static uint64_t append(struct stream *s, struct command command)
 {
     struct command *c = must_have(malloc(sizeof *c));
@@ -252,7 +252,7 @@ void late_event_record(struct kern_event *e, struct kern_stream *s)
     leave();
 }
 
-/* As it is recorded now: another record after this call is not waited for. */
+/* Waits for the event as recorded now; a later record does not count. */
 void late_event_wait(struct kern_event *e, struct kern_stream *s)
 {
     pthread_mutex_lock(&late.lock);

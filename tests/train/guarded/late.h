@@ -10,26 +10,26 @@
 
 #include <stddef.h>
 
-/* inner: a stream of the processor, on which it runs at once. */
+/* inner: a stream of the CPU, on which the work runs at once. */
 typedef void (*late_fn)(struct kern_stream *inner, void *args);
 
-/* args: of malloc, taken over. Any thread. It may touch the device's memory when it runs. */
+/* Appends work. args: from malloc; takes ownership. Any thread may call it. `run` may access the device's memory. */
 void late_put(struct kern_stream *s, late_fn run, void *args);
-/* One that may wait for other ranks, and enters the memory itself. */
+/* The same for work that may wait for other ranks. It must enter the memory itself. */
 void late_put_waiting(struct kern_stream *s, late_fn run, void *args);
-/* One block of a copy of each, the second behind the first and aligned; where it is goes to *second. Ends the program
- * where there is no memory. */
+/* Copies both blocks into one allocation, the second aligned behind the first; *second: its address. Ends the program
+ * if out of memory. */
 void *late_copy(const void *first, size_t first_nbytes, const void *second_from, size_t second_nbytes, void **second);
-/* All that has been put there by now is run. */
+/* Runs all work that is on the stream now. */
 void late_run(struct kern_stream *s);
-/* How much of it has run. */
+/* Number of commands that have run. */
 uint64_t late_done(struct kern_stream *s);
 struct kern_stream *late_inner(const struct kern_stream *s);
 bool late_is_early(const struct kern_stream *s);
 
-/* early: what is put on it runs at once, and of other streams what events tie it to. */
+/* early: work runs at once, together with the work of other streams that events order before it. */
 int late_stream_new(struct kern_stream *inner, bool early, struct kern_stream **out, char *message);
-/* Runs what is there. Returns its inner stream, which is the caller's. */
+/* Runs the remaining work. Returns the inner stream, which the caller owns. */
 struct kern_stream *late_stream_end(struct kern_stream *s);
 
 int late_event_new(int index, bool timed, struct kern_event **out, char *message);
@@ -37,7 +37,7 @@ void late_event_free(struct kern_event *e);
 void late_event_record(struct kern_event *e, struct kern_stream *s);
 void late_event_wait(struct kern_event *e, struct kern_stream *s);
 int late_event_sync(struct kern_event *e);
-/* The clock. */
+/* Time of the device's clock. */
 uint64_t late_now_ns(void);
 uint64_t late_event_elapsed_ns(struct kern_event *from, struct kern_event *to);
 

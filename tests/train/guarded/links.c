@@ -18,8 +18,7 @@
 
 enum { NAP_NS = 20000, PUSH_NS = 10000000 };
 
-/* What this process knows of its ranks: a rank's operations are kept in order by the one link and the one stream that
- * they are put on, and by nothing else. */
+/* State of the ranks in this process. A rank's operations are ordered only because they use one link and one stream. */
 static struct {
     _Atomic(struct kern_link *) link;
     _Atomic(struct kern_stream *) stream;
@@ -27,9 +26,9 @@ static struct {
 
 struct kern_link {
     struct boxes boxes;
-    struct posts posts; /* of the group that is open */
-    uint64_t turn;      /* operations begun */
-    bool gathers;       /* of what is added now */
+    struct posts posts; /* of the open group */
+    uint64_t turn;      /* number of operations begun */
+    bool gathers;       /* the operation being built is an all-gather */
     _Atomic bool busy;  /* between begin and end */
     bool (*broken)(void *ctx);
     void *ctx;
@@ -37,7 +36,7 @@ struct kern_link {
     pthread_t pusher;
 };
 
-/* What end puts on a stream. */
+/* The operation that end appends to a stream. */
 struct group {
     struct kern_link *link;
     struct post *posts;
@@ -50,7 +49,7 @@ static int make_id(unsigned char *id, char *message)
     return getrandom(id, KERN_LINK_ID_BYTES, 0) == KERN_LINK_ID_BYTES ? KERN_OK : KERN_ERR_SYSTEM;
 }
 
-/* Pushes what has moved by nothing else since it last looked. */
+/* Runs a stream whose work has not advanced since the last check. */
 static void *push(void *arg)
 {
     struct kern_link *l = arg;

@@ -12,7 +12,7 @@
 
 enum { MAX_REGIONS = 256 };
 
-/* The rest of the host's memory is pageable. */
+/* Device memory; the rest of the host's memory is pageable. */
 struct region {
     char *data;
     size_t nbytes;
@@ -22,10 +22,10 @@ struct region {
 static struct {
     pthread_mutex_t lock;
     struct region regions[MAX_REGIONS];
-    unsigned inside; /* kernels and copies that run */
+    unsigned inside; /* kernels and copies that are running */
 } guard = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* With the lock. */
+/* Call with the lock. */
 static void protect(int rights)
 {
     for (int i = 0; i < MAX_REGIONS; i++) {
@@ -51,7 +51,7 @@ void guarded_leave(void)
     pthread_mutex_unlock(&guard.lock);
 }
 
-/* With the lock. */
+/* Call with the lock. */
 static struct region *find(const void *p)
 {
     for (int i = 0; i < MAX_REGIONS; i++) {
@@ -124,7 +124,7 @@ static void run_copy(struct kern_stream *s, void *args)
     guarded_cpu()->memory->copy(s, a->dst, a->src, a->nbytes);
 }
 
-/* As CUDA does: pageable memory is read before the call returns, and written. */
+/* Like CUDA: pageable memory is read, or written, before the call returns. */
 static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
     struct copy copy = { dst, src, nbytes, kind_of(dst), kind_of(src) };

@@ -21,7 +21,7 @@ static void look(const char *name, const void *const *operands, size_t n)
 #define CALL(name, ...) guarded_cpu()->ops->name(__VA_ARGS__)
 #define UNPACK(...)     __VA_ARGS__
 
-/* What runs of a kernel that is given a struct; the rest are its operands. */
+/* Defines the deferred part of a kernel that takes a struct; the further arguments are its operands. */
 #define RUN_STRUCT(name, type, ...) \
     static void run_##name(struct kern_stream *s, void *args) \
     { \
@@ -37,7 +37,7 @@ static void look(const char *name, const void *const *operands, size_t n)
         late_put(s, run_##name, late_copy(a, sizeof *a, NULL, 0, NULL)); \
     }
 
-/* A call of run_name whose struct borrows a list, of n elements. */
+/* Defines a call of run_name whose struct borrows a list of n elements. */
 #define LATE_WITH_LIST(name, type, list, n) \
     static void late_##name(struct kern_stream *s, const struct type *a) \
     { \
@@ -47,8 +47,8 @@ static void look(const char *name, const void *const *operands, size_t n)
         late_put(s, run_##name, args); \
     }
 
-/* A kernel that is given a list of parameters: as members of a struct, as a function has them, their names, and as
- * arguments out of the struct. */
+/* Defines a kernel that takes separate parameters: given as struct members, as a parameter list, as names, and as
+ * arguments read from the struct. */
 #define OF_LIST(name, members, params, names, arguments, ...) \
     struct name##_args { \
         UNPACK members \
@@ -65,7 +65,7 @@ static void look(const char *name, const void *const *operands, size_t n)
         late_put(s, run_##name, late_copy(&args, sizeof args, NULL, 0, NULL)); \
     }
 
-/* Rows or columns by an index. */
+/* Gather or scatter by index. */
 #define OF_INDEX(name) \
     OF_LIST(name, (struct kern_mat d; struct kern_cmat x; const int32_t *at; int64_t m, n, k;), \
             (struct kern_mat d, struct kern_cmat x, const int32_t *at, int64_t m, int64_t n, int64_t k), \
@@ -222,8 +222,8 @@ static void make_one_thread(void)
         guarded_die("no stream", message);
 }
 
-/* What a stream's inner one would say. A plan asks as well, with a stream that is none of these: a device's scratch
- * depends on the shape alone. */
+/* The inner stream to ask for sizes. A plan asks with a stream that is not one of these, as a device's scratch depends
+ * on the shape only. */
 static const struct kern_stream *any_inner(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -237,7 +237,7 @@ static size_t late_attention_table_bytes(const struct kern_stream *s, const stru
     return guarded_cpu()->ops->attention_table_bytes(any_inner(), shape);
 }
 
-/* The processor's table is nothing that would lie in memory. */
+/* The CPU's table needs no memory. */
 static void late_attention_table(struct kern_stream *s, struct kern_attention_shape *shape)
 {
     (void)s;

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-enum { NBYTES = 1 << 16, SECONDS = 1800, /* what takes longer hangs */ EXIT_UNREADY = 3 };
+enum { NBYTES = 1 << 16, SECONDS = 1800, /* anything slower counts as hanging */ EXIT_UNREADY = 3 };
 
-/* A letter an operation: g(ather), G: a larger one, x: an exchange, s: a gather on another stream, l: another link is
+/* A letter per operation: g(ather), G: a larger one, x: an exchange, s: a gather on another stream, l: another link is
  * opened, b: one is begun inside another. */
 struct ranks {
     const char *program[2];
@@ -30,8 +30,7 @@ struct rank {
 };
 
 static const struct kern_module *module;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks are processes elsewhere: what oneDNN does to make a
-                                                            stream it does for one of them */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for oneDNN; ranks are normally processes */
 
 static bool never(void *ctx)
 {
@@ -114,7 +113,7 @@ static _Noreturn void run_child(const char *first, const char *second)
     exit(0);
 }
 
-/* words: what it must end with; NULL: nothing is wrong. */
+/* words: the expected last message; NULL: no error. */
 static void expect(const char *first, const char *second, const char *words)
 {
     char said[4096] = "";
