@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures gain and cost of compression: the ratio, and GB of elements per CPU second each way, for the first tensor of
- * at least 64 MiB of a model, and for the same numbers cast to the other floating-point types. Prints one JSON object.
- */
+ * at least 64 MiB of a model, and for the same numbers cast to other floating-point types. Prints one JSON object. */
 #include <fsdpck/source.h>
 
 #include <stdio.h>

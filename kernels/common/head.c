@@ -231,8 +231,7 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
     w->ops->cast(w->stream, to, kern_const(c->dh), c->n, h->d);
 }
 
-/* Zeroes the rows of dh that no chunk writes. Contiguous rows take one call, because on a device each call is a launch.
- */
+/* Zeroes the rows of dh that no chunk writes. Contiguous rows take one call, because on a device a call is a launch. */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
     const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by attention's forward and backward. Tokens are cut into blocks, keys and values are packed by document, and
- * query heads that share a key head are stacked. oneDNN computes the products, in bf16 if that is faster, else in fp32.
- */
+ * query heads that share a key head are stacked. oneDNN computes the products, in bf16 if that is faster. */
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 

@@ -389,8 +389,8 @@ void cpu_matmuls_free(struct cpu_matmuls *matmuls)
     free(matmuls);
 }
 
-/* bf16 counts only where it is faster than fp32 (measured): on AMD's AVX512-BF16, which is twice as fast, and with AMX.
- * Intel's AVX512-BF16 on Sapphire Rapids is slower than its fp32. */
+/* Returns true only where bf16 is faster than fp32 (measured): with AMX, and with AMD's AVX512-BF16, which is twice as
+ * fast. Intel's AVX512-BF16 on Sapphire Rapids is slower than its fp32. */
 bool cpu_matmul_bf16(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();

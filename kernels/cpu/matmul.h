@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One matrix product as one single-threaded call of oneDNN; primitives are cached by shape. Only matmul.c knows oneDNN.
+/* A matrix product as one single-threaded call of oneDNN; primitives are cached by shape. Only matmul.c knows oneDNN.
  */
 #ifndef CPU_MATMUL_H
 #define CPU_MATMUL_H

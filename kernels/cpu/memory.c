@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory by mmap: zero-filled, returned to the system when freed, on huge pages or near a NUMA node if requested.
- */
+/* Host memory by mmap: zero-filled, returned to the system when freed; on request on huge pages or near a NUMA node. */
 #include "cpu/stream.h"
 
 #include <errno.h>

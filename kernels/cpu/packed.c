@@ -103,8 +103,8 @@ static bool collect(struct packed *w, const struct cpu_product *p)
     return good && w->nparts > 0 && w->units <= MOST_UNITS;
 }
 
-/* Whether to compute the transposed product. With W: its rows are read in place and the few rows of A are packed. With
- * two transposed operands: the narrow one forms the groups. */
+/* Returns true if the product should be computed transposed. With W: its rows are read in place, and the few rows of A
+ * are packed. With two transposed operands: the narrow one forms the groups. */
 static bool should_transpose(const struct packed *w)
 {
     const struct kern_gemm *g = w->g;

@@ -72,8 +72,8 @@ template <int N> __device__ __forceinline__ void narrow_to_fragment(a_fragment<N
 }
 
 /* Starts a group of products that add to c (and d), up to the next commit. One fence serves all of them: ptxas counts
- * products before a fence as a group of its own, and a wait for all groups but the last would then wait for too many.
- */
+ * the products before a fence as a separate group, so with more fences a wait for all groups but the last would wait
+ * for too many. */
 template <int N> __device__ __forceinline__ void begin(part<N> &c)
 {
     group_begin<N>(c.v);
@@ -155,8 +155,8 @@ template <int N> __device__ __forceinline__ uint32_t xor_of(const part<N> &c)
     return all;
 }
 
-/* Forces the computation of `witness` before the next wait. ptxas otherwise moves the wait up as far as memory
- * operations allow, and nothing would run beside the products; so the value is written to memory that nobody reads. */
+/* Forces the computation of `witness` before the next wait, by writing it to memory that is never read. Otherwise ptxas
+ * moves the wait up as far as memory operations allow, and nothing would run beside the products. */
 __device__ __forceinline__ void keep_before_wait(uint32_t (&to)[GROUPS_THREADS], uint32_t witness)
 {
     *static_cast<volatile uint32_t *>(&to[threadIdx.x]) = witness;

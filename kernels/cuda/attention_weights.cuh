@@ -55,7 +55,7 @@ __device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape
     return s.window && last + s.window < keys.end ? last + s.window : keys.end;
 }
 
-/* Whether each of nquery queries from `query` sees each of nkey keys from `key`. */
+/* Returns true if each of nquery queries from `query` sees each of nkey keys from `key`. */
 __device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery,
                                          int64_t key, int64_t nkey)
 {
@@ -206,8 +206,7 @@ __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_a
 /* Turns scores (keys, queries) in s into weights, and their gradients in d into gradients of the scores. The factor
  * `scale` is left out; the caller multiplies the sums by it at the end. unit: one unit of a score, in base-2
  * logarithms. before: the distance from the first key of the part to the first query. WHOLE: every query sees every
- * key. Queries beyond the end of the document add nothing, whatever their weights: their rows and gradients are zeros.
- */
+ * key. Queries beyond the end of the document add nothing: their rows and gradients are zeros. */
 template <bool WHOLE, int N>
 __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before,
                                            uint32_t limit)

@@ -8,7 +8,7 @@
 
 namespace {
 
-/* The sum so far. `from` says where it is (data NULL: nothing was summed yet); the next step leaves it in C. */
+/* The sum so far. from: its location (data NULL: nothing was summed yet). The next step stores the sum in C. */
 struct chain {
     struct kern_stream *stream;
     const struct kern_gemm *g;

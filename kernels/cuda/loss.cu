@@ -22,8 +22,7 @@ struct entropy_shared {
     float at; /* logit of the target */
 };
 
-/* Rescales the sum of s to the maximum `top`. The test for equality avoids exp(-inf - -inf) = NaN when both are empty.
- */
+/* Rescales the sum of s to the maximum `top`. The test for equality avoids exp(-inf - -inf) = NaN if both are empty. */
 __device__ __forceinline__ float bring(soft s, float top)
 {
     return s.top == top ? s.sum : s.sum * expf(s.top - top);

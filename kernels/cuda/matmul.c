@@ -135,8 +135,7 @@ static cublasStatus_t describe(struct choice *c, const struct cuda_matmul *p)
     return rc == CUBLAS_STATUS_SUCCESS ? layouts(c, p) : rc;
 }
 
-/* Limits of the choice. Reduction in place would use atomics; reduction in the output type would round a second time.
- */
+/* Limits of the choice. Reduction in place would use atomics; reduction in the output type would round twice. */
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
 {
     const uint64_t workspace = CUDA_SCRATCH_BYTES;

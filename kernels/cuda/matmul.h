@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One call of cuBLASLt. gemm.cu builds the products of kernels/gemm.h from such calls. Row-major, like everything here.
- */
+/* One call of cuBLASLt. gemm.cu builds the products of kernels/gemm.h from such calls. Matrices are row-major. */
 #ifndef CUDA_MATMUL_H
 #define CUDA_MATMUL_H
 

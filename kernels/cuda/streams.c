@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events of the CUDA runtime. Faults that kernels find stay in device memory until the host synchronises.
- */
+/* Streams and events of the CUDA runtime. Faults that kernels find stay in device memory until a synchronisation. */
 #include "cuda/stream.h"
 
 #include "cuda/device.h"

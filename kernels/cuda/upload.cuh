@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Uploads host data as arguments of launches. Arguments travel by value, so the caller may change the data at once, and
- * a recording keeps them. (A copy from unpinned memory may read it after the call returns, or synchronise the stream.)
- */
+ * a recording keeps them. (A copy from unpinned memory may read it after the call, or synchronise the stream.) */
 #ifndef CUDA_UPLOAD_CUH
 #define CUDA_UPLOAD_CUH
 

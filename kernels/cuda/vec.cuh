@@ -238,8 +238,7 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) each_
     op.template at<K>(row, col, n, e.aligned && n == WIDTH);
 }
 
-/* Runs op.at<types>(row, col, n, whole) for each group of eight of (nrow, ncol). Op is passed to the device by value.
- */
+/* Runs op.at<types>(row, col, n, whole) for each group of eight of (nrow, ncol). Op is passed by value. */
 template <typename Op>
 void for_eights(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
 {

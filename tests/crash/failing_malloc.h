@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a chosen allocation of the library fail. The test is linked with --wrap for each function that the library
- * allocates with, and jansson is set to use them too. Thread-safe, but the count is reproducible with one thread only.
- */
+ * allocates with; jansson is set to use them too. Thread-safe, but only one thread gives a reproducible count. */
 #ifndef TESTS_FAILING_MALLOC_H
 #define TESTS_FAILING_MALLOC_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges what a verb left behind (verbs.h): the old state, the new one, or neither, and which temporaries are cleaned.
- */
+/* Judges the result of a verb (verbs.h): the old state, the new one, or neither, and which temporaries are cleaned. */
 #include "verbs_impl.h"
 
 #include <stdio.h>

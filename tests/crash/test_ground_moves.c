@@ -100,8 +100,8 @@ static bool names_file(const struct fsdpck_error *err, const char *path)
 
 static unsigned nrefused; /* runs that failed; if there are none, the test tested nothing */
 
-/* Runs a verb while a source file changes. Makes the sources anew, as the change spoils them. Returns false if the verb
- * ended before the change. */
+/* Runs a verb while a source file changes. Recreates the sources first, as the change spoils them. Returns false if the
+ * verb ended before the change. */
 static bool run_changing(const struct verb *v, const char *file, enum change change, unsigned at)
 {
     struct meddler m;

@@ -86,8 +86,7 @@ static void prepare(struct task *k, struct fuzz_bytes *in)
                                             .contents = &k->content };
 }
 
-/* Checks that the lanes of each chunk together cover its span, and that exactly one lane owns each element's content.
- */
+/* Checks that the lanes of a chunk together cover its span, and that exactly one lane owns each element's content. */
 static void check_lanes(const struct task *k, size_t max_chunks)
 {
     struct fsdpck_lanes lanes;

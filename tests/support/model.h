@@ -41,8 +41,7 @@ void model_get_box(const struct model_tensor *t, const uint64_t *offset, const u
 /* Limits the highest byte of the elements to few values in every other tensor, like weights, so that it can be
  * compressed. */
 void model_calm(struct model *m);
-/* Reads every tensor whole through the library. Returns NULL, or the name of the first one that is missing or differs.
- */
+/* Reads every tensor through the library. Returns NULL, or the name of the first one that is missing or differs. */
 const char *model_differs(const struct model *m, struct fsdpck_source *src, struct fsdpck_error *err);
 
 /* The POSIX table without fsync, which only costs time unless a test simulates crashes. */

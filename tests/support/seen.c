@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hash set with open addressing (seen.h). Knows nothing of what the digests stand for. */
+/* A hash set with open addressing (seen.h). Knows nothing of the meaning of the digests. */
 #include "seen.h"
 
 #include <stdlib.h>

@@ -94,7 +94,7 @@ static const char *write_lines(const char *name, size_t wanted)
     return path;
 }
 
-/* Any parts together are the file. Each begins with the first line after its multiple, packed or not, read or skipped.
+/* Parts of any size together make the file. Each begins with the first line after its multiple; parts may be skipped.
  */
 static void test_parts(void **state)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unicode normal forms as in the tokenizers library, whose Unicode is older than utf8proc's: a mark that it does not
- * know is not reordered. The expected values come from the library. tests/interop compares thousands of random strings.
- */
+/* Unicode normal forms as in the tokenizers library, whose Unicode is older than utf8proc's: marks unknown to it are
+ * not reordered. The expected values come from the library. tests/interop compares thousands of random strings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

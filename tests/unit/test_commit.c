@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commit protocol accepts, refuses and detects: kinds of OUT, two writers, places that cannot be renamed.
- * (Crashes: test_commit_crash.c.) */
+/* Tests which inputs the commit protocol accepts, refuses and detects: kinds of OUT, two writers, places that cannot be
+ * renamed. (Crashes: test_commit_crash.c.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -64,8 +64,8 @@ static void cut(struct boxes *b, uint64_t *rng, size_t ncuts)
     shuffle(b, rng);
 }
 
-/* The expected result by counting: FORMAT if a box leaves the shape or two overlap, MISSING if an element is in none.
- */
+/* The expected result, by counting: FORMAT if a box leaves the shape or two overlap, MISSING if an element is in no
+ * box. */
 static int count(const struct boxes *b)
 {
     uint8_t seen[24 * 24 * 24] = { 0 };

@@ -49,8 +49,7 @@ static double decode(enum fsdpck_dtype dtype, const void *element)
     return v[0];
 }
 
-/* FNV-1a over the doubles of all codes, with NaN as 0x7ff8…. The expected values come from torch's .to(torch.float64).
- */
+/* FNV-1a over the doubles of all codes, NaN as 0x7ff8…. The expected values come from torch's .to(torch.float64). */
 static uint64_t hash_codes(enum fsdpck_dtype dtype)
 {
     uint32_t n = 1u << 8 * fsdpck_dtype_info(dtype)->nbytes;
@@ -126,8 +125,7 @@ static void other_types_as_numbers(void **state)
 
 /* ---- casts ---- */
 
-/* The 16-bit code nearest to x, by bisection over all finite codes. The midpoint of two neighbours is exact in double.
- */
+/* The 16-bit code nearest to x, by bisection over all finite codes. The midpoint of neighbours is exact in double. */
 static uint16_t nearest(enum fsdpck_dtype to, double x)
 {
     uint16_t infinity = to == FSDPCK_FLOAT16 ? 0x7c00 : 0x7f80, low = 0, sign = signbit(x) ? 0x8000 : 0;

@@ -105,8 +105,7 @@ static void rotate(float *low, float *high, const float *cosines, const float *s
     }
 }
 
-/* The loops below process a tail as a full vector, so that the bits of an element do not depend on where a strip ends.
- */
+/* The loops below process a tail as a full vector, so an element's bits do not depend on where a strip ends. */
 INLINE vf sigmoid(vf x)
 {
     return 1.0f / (1.0f + vexp(-x));

@@ -72,8 +72,7 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);
 
-/* Runs a launch: a test's device calls the body for each thread by shim_run. ctx: nbytes that may be copied and kept.
- */
+/* Runs a launch: a test's device calls the body per thread with shim_run. It may keep a copy of ctx (nbytes). */
 void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body,
                  void *ctx, size_t nbytes);
 

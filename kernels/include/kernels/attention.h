@@ -15,8 +15,8 @@ extern "C" {
  * documents use it. All zeros on a device that needs none. */
 struct kern_attention_table {
     void *data;    /* device memory: attention_table_bytes, aligned to 64 */
-    int64_t ntile; /* number of tiles of tokens, rounded up; calls of one shape with equal ntile launch the same grids,
-                      whatever the rest of the table */
+    int64_t ntile; /* tiles of tokens, rounded up; calls of one shape with equal ntile launch the same grids, also for
+                      other documents */
 };
 
 /* Shape of a call. Documents are ranges of the ntok tokens: document d is tokens cu_seqlens[d] … cu_seqlens[d+1]-1.

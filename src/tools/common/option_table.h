@@ -45,8 +45,8 @@ struct command_line {
     const struct command *command;
     const char *positionals; /* "SOURCE OUT": all are required */
     const char *required;    /* options worth showing in the usage line ("--ranks N"), or NULL */
-    const char *notes;       /* paragraphs, one a line, or NULL */
-    const char *examples;    /* commands, one a line */
+    const char *notes;       /* paragraphs, one per line, or NULL */
+    const char *examples;    /* commands, one per line */
     const struct option_group *groups;
     size_t ngroups;
 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns stop signals into a flag that the library polls. The handler must do nothing but set it and announce the stop.
- */
+/* Turns stop signals into a flag that the library polls. The handler must only set it and announce the stop. */
 #include "common/stop.h"
 
 #include <errno.h>

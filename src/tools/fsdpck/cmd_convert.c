@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck convert` and `fsdpck reshard`: write a sharded checkpoint directory from any source, or from a sharded one.
- */
+/* `fsdpck convert` and `fsdpck reshard`: write a sharded checkpoint directory from any source, or a sharded one. */
 #include "commands.h"
 
 #include <string.h>

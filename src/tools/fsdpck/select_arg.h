@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --include, --exclude, --rename, --alias, --select, --dtype: choose the tensors of the output, their names and type.
- */
+/* --include, --exclude, --rename, --alias, --select, --dtype: choose the output's tensors, names and type. */
 #ifndef TOOLS_SELECT_ARG_H
 #define TOOLS_SELECT_ARG_H
 

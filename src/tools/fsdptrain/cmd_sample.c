@@ -140,7 +140,7 @@ struct sample_progress {
     int rc;
 };
 
-/* Returns true if nobody wants more output: a signal arrived, or the reader of stdout is gone. */
+/* Returns true if output is no longer wanted: a signal arrived, or the reader of stdout is gone. */
 static bool is_over(void)
 {
     return stop_signal || ferror(stdout);

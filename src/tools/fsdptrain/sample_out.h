@@ -17,8 +17,7 @@ int sample_out_token(struct sample_out *o, uint32_t id, struct fsdpck_error *err
 /* prompt_seconds: until the first token; seconds: for the other tokens. */
 int sample_out_end(struct sample_out *o, const struct sampled *done, double prompt_seconds, double seconds,
                    struct fsdpck_error *err);
-/* Prints the JSON if --json was given and `complete` is true, and frees o. Returns the exit code. NULL: does nothing.
- */
+/* Prints the JSON if --json was given and `complete` is true, and frees o. Returns the exit code. NULL does nothing. */
 int sample_out_finish(struct sample_out *o, bool complete);
 
 #endif
