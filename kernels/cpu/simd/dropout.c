@@ -62,8 +62,7 @@ INLINE void factors(const struct kern_philox *rng, uint64_t first, float p, floa
 void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index,
                   int64_t n)
 {
-    int64_t at =
-        -(int64_t)(index % 4); /* element of the block's first word; negative if the strip starts inside the block */
+    int64_t at = -(int64_t)(index % 4); /* element of the first word; negative if the strip starts inside its block */
     for (uint64_t first = index / 4; at < n; first += BLOCKS, at += 4 * BLOCKS) {
         float factor[4 * BLOCKS];
         factors(rng, first, p, keep, factor);
