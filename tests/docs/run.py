@@ -161,9 +161,11 @@ class Page:
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_", "FSDPTRAIN_"))}
         self.env = dict(keep, PATH=str(bin_folder) + os.pathsep + keep["PATH"], HOME=str(folder), LC_ALL="C.UTF-8", CUDA_VISIBLE_DEVICES="")
         if args.lib:  # as if it were installed
-            at = args.lib.resolve().parent
-            (folder / "fsdpck.pc").write_text(PKG_CONFIG % (ROOT / "src/ckpt/include", at))
-            self.env.update(PKG_CONFIG_PATH=str(folder), LD_LIBRARY_PATH=str(at))
+            include, lib = folder / "include", folder / "lib"  # where no path has a space, which $(pkg-config) would split
+            include.symlink_to(ROOT / "src/ckpt/include")
+            lib.symlink_to(args.lib.resolve().parent)
+            (folder / "fsdpck.pc").write_text(PKG_CONFIG % (include, lib))
+            self.env.update(PKG_CONFIG_PATH=str(folder), LD_LIBRARY_PATH=str(lib))
 
     def run(self, command):
         """The lines that a command prints. $? is the exit code of the command before."""

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def train_cases():
 def on_terminal(cwd):
     command, setup = START[shell]
     terminal = Terminal(command, cwd)
-    terminal.send(setup.replace("FOLDER", folder) + "echo REA''DY\n")
+    terminal.send(setup.replace("FOLDER", shlex.quote(folder)) + "echo REA''DY\n")
     terminal.expect("READY\r?\n")
     for line, wanted in cases():
         yield line, terminal.typed(line), wanted
@@ -98,7 +99,7 @@ def on_terminal(cwd):
 
 def fish_says(cwd, line):
     """fish's own answer: the completions of a line."""
-    script = "for f in %s/*.fish; source $f; end; complete -C $argv[1]" % folder
+    script = "for f in %s/*.fish; source $f; end; complete -C $argv[1]" % shlex.quote(folder)
     said = subprocess.run(["fish", "-N", "-c", script, line], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True,
                           env=dict(os.environ, HOME=cwd))
     return [row.split("\t")[0] for row in said.stdout.splitlines()]
