@@ -13,7 +13,8 @@ struct fsdpck_record;
 struct fsdpck_turns;
 
 /* The destination of a lane's blocks: after those of the earlier lanes (turns), or at their elements' uncompressed
- * offset. The records' `begin` is the offset in the file for now, because the chunk's start is not yet known. */
+ * offset. A record's `begin` is an offset in the file until format/shard_compact.c moves the chunk together: then it is
+ * an offset in the chunk's payload. */
 struct fsdpck_packing {
     struct fsdpck_out_files *out;
     uint32_t file;
