@@ -15,7 +15,7 @@
 
 #include "data/data.h"
 
-struct way {
+struct variant {
     const char *name;
     unsigned nprocesses, nthreads; /* nthreads: per process */
     double best;
@@ -41,14 +41,14 @@ static int open_data(const struct train_config *config, unsigned nthreads)
     return rc != 0;
 }
 
-static double build(const struct train_config *config, const struct way *way)
+static double build(const struct train_config *config, const struct variant *variant)
 {
     double started = now();
     int failed = 0, status;
-    for (unsigned i = 0; i < way->nprocesses; i++) {
+    for (unsigned i = 0; i < variant->nprocesses; i++) {
         pid_t pid = fork();
         if (pid == 0)
-            _exit(open_data(config, way->nthreads));
+            _exit(open_data(config, variant->nthreads));
         failed |= pid < 0;
     }
     while (wait(&status) > 0)
@@ -75,7 +75,7 @@ static bool same_files(const char *a, const char *b)
 }
 
 /* Moves the cache to `kept`, so that the next build starts without one. *nbytes: its size. */
-static bool take_away(const char *folder, const char *kept, bool first, uint64_t *nbytes)
+static bool move_cache(const char *folder, const char *kept, bool first, uint64_t *nbytes)
 {
     char pattern[4200];
     glob_t found;
@@ -113,20 +113,21 @@ int main(int argc, char **argv)
                   .packing = true },
         .train = { .micro_batch_size = 1, .global_batch_size = 1, .max_steps = 1 },
     };
-    struct way ways[] = { { "1 thread", 1, 1, 1e30 }, { "threads", 1, n, 1e30 }, { "processes", n, 1, 1e30 } };
+    struct variant variants[] = { { "1 thread", 1, 1, 1e30 }, { "threads", 1, n, 1e30 }, { "processes", n, 1, 1e30 } };
     uint64_t nbytes = 0;
     for (int round = 0; round < (argc > 4 ? atoi(argv[4]) : 3); round++) {
         for (size_t i = 0; i < 3; i++) {
-            double seconds = build(&config, &ways[i]);
-            ways[i].best = seconds < ways[i].best ? seconds : ways[i].best;
-            if (!take_away(folder, kept, round == 0 && i == 0, &nbytes))
-                return fprintf(stderr, "%s: other bytes than those of one thread\n", ways[i].name), 1;
+            double seconds = build(&config, &variants[i]);
+            variants[i].best = seconds < variants[i].best ? seconds : variants[i].best;
+            if (!move_cache(folder, kept, round == 0 && i == 0, &nbytes))
+                return fprintf(stderr, "%s: other bytes than those of one thread\n", variants[i].name), 1;
         }
     }
     unlink(kept);
     for (size_t i = 0; i < 3; i++)
-        printf("%-10s of %u  %8.3f s  %6.2f times one thread, %.2f of N\n", ways[i].name, i ? n : 1, ways[i].best,
-               ways[0].best / ways[i].best, ways[0].best / ways[i].best / (i ? n : 1));
+        printf("%-10s of %u  %8.3f s  %6.2f times one thread, %.2f of N\n", variants[i].name, i ? n : 1,
+               variants[i].best, variants[0].best / variants[i].best,
+               variants[0].best / variants[i].best / (i ? n : 1));
     printf("%.1f MB of cache, the same bytes each time\n", 1e-6 * (double)nbytes);
     return 0;
 }

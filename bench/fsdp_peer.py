@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of what bench/train_ranks.py asks of fsdptrain, done by torch's fully_shard over gloo. Rank 0 prints the seconds and the loss of every step as JSON.
+"""One rank of what bench/train_ranks.py asks of fsdptrain, done by torch's fully_shard over gloo. Rank 0 prints the
+seconds and the loss of every step as JSON.
 
 usage: fsdp_peer.py MODEL TOKENS.jsonl RANK NRANKS STORE --dtype fp32|bf16 [--batch N] [--steps N]
 
-Every block and the root are wrapped, one thread a rank. That parameters are sharded is asserted: some launchers run DDP on a CPU without a word."""
+Every block and the root are wrapped, one thread a rank. The program checks that parameters are sharded: some launchers
+run DDP on a CPU without a word."""
 import argparse
 import json
 import time
@@ -19,8 +21,14 @@ def build(a):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
     from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16 if a.dtype == "bf16" else torch.float32, attn_implementation="sdpa").train()
-    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"), autocast_adapter_dtype=False)
+    model = AutoModelForCausalLM.from_pretrained(
+        a.model, dtype=torch.bfloat16 if a.dtype == "bf16" else torch.float32, attn_implementation="sdpa"
+    ).train()
+    model = get_peft_model(
+        model,
+        LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
+        autocast_adapter_dtype=False,
+    )
     for layer in model.get_base_model().model.layers:
         fully_shard(layer)
     fully_shard(model)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the kernels at the shapes of SmolLM2-135M and some larger ones: products in GFLOP/s beside one plain oneDNN
- * call with as many threads, attention, the head, and element-wise kernels in GB/s. Usage: kernels [THREADS [cpu]]. The
- * best of interleaved rounds counts, because other work on the machine only makes a round slower. "cpu" counts
- * processor time: for one thread on a machine that is not idle. */
+ * call with as many threads, attention, the head, and element-wise kernels in GB/s. Usage: kernels [THREADS [cpu]
+ * [products]]. The best of interleaved rounds counts, because other work on the machine only makes a round slower.
+ * "cpu" counts processor time: for one thread on a machine that is not idle. "products" measures nothing else. */
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -355,8 +355,11 @@ int main(int argc, char **argv)
     char message[KERN_MESSAGE_BYTES];
     if (argc > 1)
         nthreads = atoi(argv[1]);
-    if (argc > 2 && strcmp(argv[2], "cpu") == 0)
-        ticking = CLOCK_PROCESS_CPUTIME_ID;
+    bool only_products = false;
+    for (int i = 2; i < argc; i++) {
+        ticking = strcmp(argv[i], "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : ticking;
+        only_products |= strcmp(argv[i], "products") == 0;
+    }
     device = kern_device_find("cpu", message);
     struct kern_pool *pool = kern_pool_new((unsigned)nthreads);
     if (!pool || device->stream_new(0, pool, &stream, message) != 0)
@@ -366,6 +369,8 @@ int main(int argc, char **argv)
     for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
             bench_product(&shapes[i], (enum kern_dtype)dtype);
+        if (only_products)
+            continue;
         bench_attention(2048, 512, (enum kern_dtype)dtype);
         bench_attention(2048, 2048, (enum kern_dtype)dtype);
         bench_head((enum kern_dtype)dtype);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a PEFT adapter for every *_proj of a model, with random values; and with --checkpoint a safetensors file of the model and the adapter together,
-under the names that a LoRA run has. numpy only; the same arguments give the same bytes.
+"""Writes a PEFT adapter for every *_proj of a model, with random values; and with --checkpoint a safetensors file of
+the model and the adapter together, under the names that a LoRA run has. numpy only; the same arguments give the same
+bytes.
 
 usage: make_adapter.py MODEL.safetensors OUT_FOLDER [--rank R] [--checkpoint FILE]"""
 import argparse
@@ -30,7 +31,8 @@ def factors(header, rank):
 
 
 def write(path, tensors, base=None, base_data=0):
-    """tensors: name -> array of bf16 bits. base: header entries that stand before them, whose data is copied from a file."""
+    """tensors: name -> array of bf16 bits. base: header entries that stand before them, whose data is copied from a
+    file."""
     head, at = dict(base[1]) if base else {}, base_data
     for name, x in tensors.items():
         head[name] = {"dtype": "BF16", "shape": x.shape, "data_offsets": [at, at + x.nbytes]}
@@ -63,11 +65,26 @@ def main():
     os.makedirs(a.out, exist_ok=True)
     write(os.path.join(a.out, "adapter_model.safetensors"), tensors)
     with open(os.path.join(a.out, "adapter_config.json"), "w") as f:
-        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": a.rank, "lora_alpha": 2 * a.rank, "target_modules": sorted({m.split(".")[-1] for m in found})}, f)
+        json.dump(
+            {
+                "peft_type": "LORA",
+                "task_type": "CAUSAL_LM",
+                "r": a.rank,
+                "lora_alpha": 2 * a.rank,
+                "target_modules": sorted({m.split(".")[-1] for m in found}),
+            },
+            f,
+        )
     if a.checkpoint:
-        inner = lambda k: f"base_model.model.{k.removesuffix('.weight')}.base_layer.weight" if k.removesuffix(".weight") in found else f"base_model.model.{k}"
+        inner = lambda k: f"base_model.model.{k.removesuffix('.weight')}.base_layer.weight" if k.removesuffix(
+            ".weight") in found else f"base_model.model.{k}"
         trained = {k.replace(".weight", ".default.weight"): x for k, x in tensors.items()}
-        write(a.checkpoint, trained, (a.model, {inner(k): v for k, v in header.items()}, data), max(v["data_offsets"][1] for v in header.values()))
+        write(
+            a.checkpoint,
+            trained,
+            (a.model, {inner(k): v for k, v in header.items()}, data),
+            max(v["data_offsets"][1] for v in header.values()),
+        )
     print(f"{a.out}: {len(tensors)} tensors, {sum(x.nbytes for x in tensors.values())} bytes", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a BF16 safetensors file with the shapes of a Llama of about 1.1 billion parameters (2.2 GB) and weights as trained models have
-them: normal, standard deviation 0.02. numpy only. The same arguments give the same bytes."""
+"""Writes a BF16 safetensors file with the shapes of a Llama of about 1.1 billion parameters (2.2 GB) and weights as
+trained models have them: normal, standard deviation 0.02. numpy only. The same arguments give the same bytes."""
 import argparse
 import json
 import struct
@@ -14,9 +14,17 @@ def shapes(hidden, inner, layers, vocab):
     kv = hidden // 8
     yield "model.embed_tokens.weight", (vocab, hidden)
     for i in range(layers):
-        for name, shape in (("self_attn.q_proj", (hidden, hidden)), ("self_attn.k_proj", (kv, hidden)), ("self_attn.v_proj", (kv, hidden)),
-                            ("self_attn.o_proj", (hidden, hidden)), ("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)),
-                            ("mlp.down_proj", (hidden, inner)), ("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,))):
+        for name, shape in (
+            ("self_attn.q_proj", (hidden, hidden)),
+            ("self_attn.k_proj", (kv, hidden)),
+            ("self_attn.v_proj", (kv, hidden)),
+            ("self_attn.o_proj", (hidden, hidden)),
+            ("mlp.gate_proj", (inner, hidden)),
+            ("mlp.up_proj", (inner, hidden)),
+            ("mlp.down_proj", (hidden, inner)),
+            ("input_layernorm", (hidden,)),
+            ("post_attention_layernorm", (hidden,)),
+        ):
             yield f"model.layers.{i}.{name}.weight", shape
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same jobs as bench/run.py asks of fsdpck, done by PyTorch and safetensors. Prints one JSON object: `work_s` is the job without imports and
-process start, `peak_bytes` the largest resident size of a process.
+"""The same jobs as bench/run.py asks of fsdpck, done by PyTorch and safetensors. Prints one JSON object: `work_s` is
+the job without imports and process start, `peak_bytes` the largest resident size of a process.
 
 usage: peers.py JOB MODEL OUT [--ranks N] [--rank R]
 
-MODEL is a safetensors file, for load, merge and adapter a DCP directory, for merge_lora a model folder (--adapter: PEFT's)."""
+MODEL is a safetensors file, for load, merge and adapter a DCP directory, for merge_lora a model folder (--adapter:
+PEFT's)."""
 import argparse
 import json
 import os
@@ -69,7 +70,10 @@ def job_save(a, safetensors=False):
     import torch.multiprocessing as mp
     context = mp.get_context("fork")
     rendezvous = a.out + ".rendezvous"
-    ranks = [context.Process(target=save_rank, args=(r, a.ranks, a.model, a.out, rendezvous, safetensors)) for r in range(a.ranks)]
+    ranks = [
+        context.Process(target=save_rank, args=(r, a.ranks, a.model, a.out, rendezvous, safetensors))
+        for r in range(a.ranks)
+    ]
     for p in ranks:
         p.start()
     for p in ranks:
@@ -136,10 +140,14 @@ def start_rank(rank, nranks, folder, rendezvous, results):
     dist.init_process_group("gloo", init_method="file://" + os.path.abspath(rendezvous), rank=rank, world_size=nranks)
     dist.barrier()
     start = time.monotonic()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, distributed_config=DistributedConfig(fsdp_size=nranks))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16,
+                                                 distributed_config=DistributedConfig(fsdp_size=nranks))
     local = [p.to_local() for p in model.parameters() if isinstance(p, DTensor)]
-    assert local and sum(t.numel() for t in local) * nranks >= 0.99 * sum(p.numel() for p in model.parameters()), "not sharded"
-    touched = sum(int(t.view(torch.uint8).flatten()[::4096].sum(dtype=torch.int64)) for t in local if t.numel())  # pages, not promises
+    assert local and sum(t.numel() for t in local) * nranks >= 0.99 * sum(
+        p.numel() for p in model.parameters()
+    ), "not sharded"
+    # pages, not promises
+    touched = sum(int(t.view(torch.uint8).flatten()[::4096].sum(dtype=torch.int64)) for t in local if t.numel())
     dist.barrier()
     results.put((time.monotonic() - start, touched))
     dist.destroy_process_group()
@@ -150,7 +158,9 @@ def job_start(a):
     import torch.multiprocessing as mp
     context = mp.get_context("fork")
     rendezvous, results = a.out + ".rendezvous", context.SimpleQueue()
-    ranks = [context.Process(target=start_rank, args=(r, a.ranks, a.model, rendezvous, results)) for r in range(a.ranks)]
+    ranks = [
+        context.Process(target=start_rank, args=(r, a.ranks, a.model, rendezvous, results)) for r in range(a.ranks)
+    ]
     for p in ranks:
         p.start()
     for p in ranks:
@@ -203,7 +213,9 @@ def job_adapter(a):
     state = {k: v for k, v in template(a.model).items() if ".lora_" in k}
     dcp.load(state, checkpoint_id=a.model, no_dist=True)
     os.makedirs(a.out)
-    save_file({k.replace(".default.", "."): v for k, v in state.items()}, os.path.join(a.out, "adapter_model.safetensors"))
+    save_file(
+        {k.replace(".default.", "."): v for k, v in state.items()}, os.path.join(a.out, "adapter_model.safetensors")
+    )
 
 
 def job_merge_lora(a):
@@ -213,13 +225,23 @@ def job_merge_lora(a):
     PeftModel.from_pretrained(model, a.adapter).merge_and_unload().save_pretrained(a.out)
 
 
-IMPORTS = {"save": ("torch.distributed.checkpoint", "torch.distributed.tensor", "safetensors.torch"), "rows": ("safetensors.torch",),
-           "columns": ("safetensors.torch",), "load": ("torch.distributed.checkpoint",), "merge": ("torch.distributed.checkpoint.format_utils",),
-           "header": ("safetensors",), "start": ("torch.distributed.tensor", "transformers", "transformers.distributed"),
-           "shards": ("torch.distributed.checkpoint", "torch.distributed.tensor"), "consolidate": ("torch.distributed.checkpoint",),
-           "hfload": ("torch.distributed.checkpoint",), "preadv": ("numpy",),
-           "torch_save": ("safetensors.torch",), "pt": ("torch.distributed.checkpoint.format_utils",),
-           "adapter": ("torch.distributed.checkpoint", "safetensors.torch"), "merge_lora": ("transformers", "peft")}
+IMPORTS = {
+    "save": ("torch.distributed.checkpoint", "torch.distributed.tensor", "safetensors.torch"),
+    "rows": ("safetensors.torch",),
+    "columns": ("safetensors.torch",),
+    "load": ("torch.distributed.checkpoint",),
+    "merge": ("torch.distributed.checkpoint.format_utils",),
+    "header": ("safetensors",),
+    "start": ("torch.distributed.tensor", "transformers", "transformers.distributed"),
+    "shards": ("torch.distributed.checkpoint", "torch.distributed.tensor"),
+    "consolidate": ("torch.distributed.checkpoint",),
+    "hfload": ("torch.distributed.checkpoint",),
+    "preadv": ("numpy",),
+    "torch_save": ("safetensors.torch",),
+    "pt": ("torch.distributed.checkpoint.format_utils",),
+    "adapter": ("torch.distributed.checkpoint", "safetensors.torch"),
+    "merge_lora": ("transformers", "peft"),
+}
 
 
 def main():

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times sampling at batch 1 against transformers' generate, and shows how near it is to what memory allows.
 
-usage: sample.py BUILD_DIR MODEL_FOLDER --python PYTHON_WITH_TORCH [--rounds 5] [--tokens 100] [--threads 2] [--adapter DIR] [--dtype bf16]
+usage: sample.py BUILD_DIR MODEL_FOLDER --python PYTHON_WITH_TORCH [--rounds 5] [--tokens 100] [--threads 2] [--adapter
+DIR] [--dtype bf16]
 
-Each round runs fsdptrain, transformers and a plain read loop over as many bytes as the model has in turn, on the same cores; medians of all rounds are compared.
-A token's time is without the first one, which the prompt gives. Memory allows one reading of all weights for a token: its share is (model bytes · tokens a
-second) / bytes a second of the read loop."""
+Each round runs fsdptrain, transformers and a plain read loop over as many bytes as the model has in turn, on the same
+cores; medians of all rounds are compared. A token's time is without the first one, which the prompt gives. Memory
+allows one reading of all weights for a token: its share is (model bytes · tokens a second) / bytes a second of the read
+loop."""
 import argparse
 import glob
 import json
@@ -37,14 +39,41 @@ class Bench:
         self.a, self.nbytes, self.peer = a, model_nbytes(a.model, a.dtype), None
 
     def ours(self):
-        command = [os.path.join(self.a.build, "src", "tools", "fsdptrain"), "sample", self.a.model, "--prompt", PROMPT, "--json", "--dtype", self.a.dtype, "--threads",
-                   str(self.a.threads), "--max-new-tokens", str(self.a.tokens), "--temperature", "0", *(["--adapter", self.a.adapter] if self.a.adapter else [])]
-        return json.loads(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout)["samples"][0]
+        command = [
+            os.path.join(self.a.build, "src", "tools", "fsdptrain"),
+            "sample",
+            self.a.model,
+            "--prompt",
+            PROMPT,
+            "--json",
+            "--dtype",
+            self.a.dtype,
+            "--threads",
+            str(self.a.threads),
+            "--max-new-tokens",
+            str(self.a.tokens),
+            "--temperature",
+            "0",
+            *(["--adapter", self.a.adapter] if self.a.adapter else []),
+        ]
+        return json.loads(
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+        )["samples"][0]
 
     def start_peer(self, ids):
-        command = [self.a.python, os.path.join(HERE, "sample_peer.py"), self.a.model, self.a.dtype, str(self.a.tokens), str(self.a.threads), json.dumps(ids),
-                   *([self.a.adapter] if self.a.adapter else [])]
-        self.peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command = [
+            self.a.python,
+            os.path.join(HERE, "sample_peer.py"),
+            self.a.model,
+            self.a.dtype,
+            str(self.a.tokens),
+            str(self.a.threads),
+            json.dumps(ids),
+            *([self.a.adapter] if self.a.adapter else []),
+        ]
+        self.peer = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self.theirs()  # warm
 
     def theirs(self):
@@ -69,8 +98,11 @@ class Bench:
         self.peer.stdin.close()
         self.peer.wait()
         mine, peers, rate = (statistics.median(x) for x in (ours, theirs, memory))
-        print(f"| {self.a.dtype}{', adapter' if self.a.adapter else ''} | fsdptrain {mine:.1f} tokens/s | transformers {peers:.1f} tokens/s | {mine / peers:.2f} times | "
-              f"{mine * self.nbytes / 1e9:.1f} of {rate:.1f} GB/s: {mine * self.nbytes / 1e9 / rate:.2f} | the first {shared} of {self.a.tokens} tokens are the same |")
+        print(
+            f"| {self.a.dtype}{', adapter' if self.a.adapter else ''} | fsdptrain {mine:.1f} tokens/s | transformers"
+            f" {peers:.1f} tokens/s | {mine / peers:.2f} times | {mine * self.nbytes / 1e9:.1f} of {rate:.1f} GB/s:"
+            f" {mine * self.nbytes / 1e9 / rate:.2f} | the first {shared} of {self.a.tokens} tokens are the same |"
+        )
 
 
 def main():

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/train.py asks of fsdptrain, done by PyTorch, transformers and PEFT. Prints one JSON object: the seconds and the loss of every step, the
-seconds from process start to the end of the first step, and the largest resident size.
+"""What bench/train.py asks of fsdptrain, done by PyTorch, transformers and PEFT. Prints one JSON object: the seconds
+and the loss of every step, the seconds from process start to the end of the first step, and the largest resident size.
 
 usage: train_peer.py MODEL TOKENS.jsonl --mode MODE [--full] [--seq N] [--micro N] [--steps N] [--threads N] [--lr X]
 
-MODE: fp32, bf16 (weights and all), autocast (fp32 weights, bf16 products), compiled (autocast under torch.compile), compiled-fp32. Rows are whole
-documents of one length, so that attention needs no mask but the causal one: the fastest that these libraries have."""
+MODE: fp32, bf16 (weights and all), autocast (fp32 weights, bf16 products), compiled (autocast under torch.compile),
+compiled-fp32. Rows are whole documents of one length, so that attention needs no mask but the causal one: the fastest
+that these libraries have."""
 import argparse
 import json
 import os
@@ -39,8 +40,12 @@ def build(a):
     model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa").train()
     if not a.full:
         from peft import LoraConfig, get_peft_model
-        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"))
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=a.lr, weight_decay=0.0, foreach=True)
+        model = get_peft_model(
+            model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
+        )
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=a.lr, weight_decay=0.0, foreach=True
+    )
     return (torch.compile(model) if a.mode.startswith("compiled") else model), optimizer
 
 
@@ -51,7 +56,8 @@ def step(a, model, optimizer, rows):
     for micro in rows.split(a.micro):
         with torch.autocast("cpu", torch.bfloat16, enabled=a.mode in ("autocast", "compiled")):
             logits = model(input_ids=micro, use_cache=False).logits
-        part = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), micro[:, 1:].flatten(), reduction="sum") / total
+        part = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), micro[:, 1:].flatten(),
+                                                 reduction="sum") / total
         part.backward()
         loss += part.item()
     torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What sharding costs: the same LoRA job of 2,048 tokens a step as 1 rank of 2 threads, as 2 ranks of 1 thread that map each other's parameters, that gather them by
-copying, under mpirun, and by torch's fully_shard over gloo. Prints a table.
+"""What sharding costs: the same LoRA job of 2,048 tokens a step as 1 rank of 2 threads, as 2 ranks of 1 thread that map
+each other's parameters, that gather them by copying, under mpirun, and by torch's fully_shard over gloo. Prints a
+table.
 
-usage: train_ranks.py BUILD_DIR MODEL_FOLDER WORKDIR [--python PYTHON_WITH_TORCH] [--rounds 3] [--steps 3] [--dtype bf16|fp32]
+usage: train_ranks.py BUILD_DIR MODEL_FOLDER WORKDIR [--python PYTHON_WITH_TORCH] [--rounds 3] [--steps 3] [--dtype
+bf16|fp32]
 
-Each round runs every contender in turn; a run's first step does not count; medians of all rounds are compared, so that a noisy machine hits all alike. Losses of ours
-must be the same bits, those of torch close. PyTorch runs under tcmalloc where there is one. Also printed: how long training stood still for the
-save after step 2, and PSS."""
+Each round runs every contender in turn; a run's first step does not count; medians of all rounds are compared, so that
+a noisy machine hits all alike. Losses of ours must be the same bits, those of torch close. PyTorch runs under tcmalloc
+where there is one. Also printed: how long training stood still for the save after step 2, and PSS."""
 import argparse
 import glob
 import json
 import os
-import random
 import shutil
 import statistics
 import subprocess
 import sys
+
+from training import at_least, metrics, write_plan, write_rows
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEQ, ROWS = 512, 4
@@ -26,28 +29,38 @@ MPI_ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_
 class Bench:
     def __init__(self, a):
         self.a, self.tool = a, os.path.join(a.build, "src", "tools", "fsdptrain")
-        self.tokens, self.out, self.config = (os.path.join(a.workdir, "bench-ranks-" + n) for n in ("tokens.jsonl", "run", "config.json"))
-        rng = random.Random(1)
-        with open(os.path.join(a.model, "config.json")) as f:
-            nvocab = json.load(f)["vocab_size"]
-        with open(self.tokens, "w") as f:
-            for _ in range(ROWS * a.steps):
-                ids = [rng.randrange(nvocab) for _ in range(SEQ)]
-                f.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
-        plan = [[[[s * ROWS + i]] for i in range(ROWS)] for s in range(a.steps)]
-        with open(self.config + ".plan", "w") as f:
-            json.dump({"steps": plan}, f)
+        self.tokens, self.out, self.config = (os.path.join(a.workdir, "bench-ranks-" + n)
+                                              for n in ("tokens.jsonl", "run", "config.json"))
+        write_rows(self.tokens, a.model, ROWS * a.steps, SEQ)
+        write_plan(self.config + ".plan", a.steps, ROWS)
         with open(self.config, "w") as f:
-            json.dump({"model": a.model, "output_dir": self.out, "data": {"train": self.tokens, "plan": self.config + ".plan"}, "lora": {"r": 16, "lora_alpha": 32},
-                       "train": {"max_steps": a.steps, "gradient_accumulation_steps": 2, "lr_scheduler_type": "constant", "warmup_steps": 0},
-                       "dtype": {"param": a.dtype}, "checkpoint": {"save_steps": 2}}, f)
+            json.dump(
+                {
+                    "model": a.model,
+                    "output_dir": self.out,
+                    "data": {"train": self.tokens, "plan": self.config + ".plan"},
+                    "lora": {"r": 16, "lora_alpha": 32},
+                    "train": {
+                        "max_steps": a.steps,
+                        "gradient_accumulation_steps": 2,
+                        "lr_scheduler_type": "constant",
+                        "warmup_steps": 0,
+                    },
+                    "dtype": {"param": a.dtype},
+                    "checkpoint": {"save_steps": 2},
+                },
+                f,
+            )
 
     def ours(self, launcher, *options):
         shutil.rmtree(self.out, ignore_errors=True)
-        subprocess.run([*launcher, self.tool, "run", self.config, "-q", *options], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=MPI_ENV)
-        with open(os.path.join(self.out, "metrics.jsonl")) as f:
-            m = [json.loads(line) for line in f]
-        return {"seconds": [x["step_seconds"] for x in m], "loss": [x["loss"] for x in m], "stall": m[1]["save_stall_seconds"], "pss": m[-1]["pss_bytes"]}
+        subprocess.run([*launcher, self.tool, "run", self.config, "-q", *options], check=True, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, env=MPI_ENV)
+        m = metrics(self.out)
+        return {
+            "seconds": [x["step_seconds"] for x in m], "loss": [x["loss"] for x in m],
+            "stall": m[1]["save_stall_seconds"], "pss": m[-1]["pss_bytes"]
+        }
 
     def torch(self):
         store = self.config + ".store"
@@ -55,8 +68,15 @@ class Bench:
             os.unlink(store)
         preload = sorted(glob.glob("/usr/lib/*/libtcmalloc_minimal.so.4"))
         env = dict(os.environ, **({"LD_PRELOAD": preload[0]} if preload else {}))
-        ranks = [subprocess.Popen([self.a.python, os.path.join(HERE, "fsdp_peer.py"), self.a.model, self.tokens, str(r), "2", store, "--dtype", self.a.dtype, "--batch",
-                                   str(ROWS), "--steps", str(self.a.steps)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) for r in range(2)]
+        ranks = [
+            subprocess.Popen([
+                self.a.python,
+                os.path.join(HERE, "fsdp_peer.py"), self.a.model, self.tokens,
+                str(r), "2", store, "--dtype", self.a.dtype, "--batch",
+                str(ROWS), "--steps",
+                str(self.a.steps)
+            ], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) for r in range(2)
+        ]
         said = [r.communicate()[0] for r in ranks]
         if any(r.returncode for r in ranks):
             sys.exit("torch's ranks failed")
@@ -89,7 +109,11 @@ class Bench:
                     sys.exit(f"{name}: losses {r['loss']}, {losses} wanted")
             seconds = statistics.median(s for r in said for s in r["seconds"][1:])
             base = base or seconds
-            extra = f" {1e3 * max(r['stall'] for r in said):9.1f} {statistics.median(r['pss'] for r in said) / 1e6:8.0f}" if exact else ""
+            extra = (
+                f" {1e3 * max(r['stall'] for r in said):9.1f} {statistics.median(r['pss'] for r in said) / 1e6:8.0f}"
+                if exact
+                else ""
+            )
             print(f"{name:26} {ROWS * SEQ / seconds:9.0f} {base / seconds:9.2f}{extra}")
 
 
@@ -98,8 +122,8 @@ def main():
     for name in ("build", "model", "workdir"):
         p.add_argument(name)
     p.add_argument("--python")
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--rounds", type=at_least(1), default=3)
+    p.add_argument("--steps", type=at_least(2), default=3)
     p.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     Bench(p.parse_args()).run()
 

@@ -43,7 +43,7 @@ void cpu_attention_table(struct kern_stream *stream, struct kern_attention_shape
 size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
 {
     (void)stream;
-    const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
+    const int64_t nblock = cpu_attention_max_blocks(shape, shape->ndoc);
     return cpu_attention_blocks_bytes(nblock) +
            (size_t)(2 * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
 }
@@ -81,7 +81,7 @@ static void online_softmax_span(const struct forward *f, struct query *w, const 
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
-            cpu_attention_seen(&f->p, w->block->token + i, k, span, &from, &to);
+            cpu_attention_visible(&f->p, w->block->token + i, k, span, &from, &to);
         online_softmax_step(f, w, row, span, from, to);
     }
 }

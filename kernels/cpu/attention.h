@@ -38,7 +38,7 @@ struct cpu_stack {
 bool cpu_attention_check(struct kern_stream *stream, const struct kern_attention_shape *shape);
 int64_t cpu_attention_nblock(const struct kern_attention_shape *shape);
 /* Largest number of blocks that the shape's tokens can form in ndoc documents. */
-int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc);
+int64_t cpu_attention_max_blocks(const struct kern_attention_shape *shape, int64_t ndoc);
 int64_t cpu_attention_nstack(const struct kern_attention_shape *shape);
 /* Bytes of the blocks, which lie at the start of scratch. */
 size_t cpu_attention_blocks_bytes(int64_t nblock);
@@ -73,8 +73,8 @@ int cpu_attention_product(const struct cpu_packing *p, unsigned worker, int64_t 
 /* First block of keys that a block of queries can see. */
 int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block);
 /* The query `token` sees keys *from … *to-1 of the n keys that start at block b, counted from b's first key. */
-void cpu_attention_seen(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
-                        int64_t *from, int64_t *to);
+void cpu_attention_visible(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
+                           int64_t *from, int64_t *to);
 
 /* Prepares a row of n weights for a product. Weights outside of from … to-1 become 0. fp32 weights stay in place; bf16
  * ones are rounded into dst. */

@@ -30,7 +30,7 @@ int64_t cpu_attention_nblock(const struct kern_attention_shape *shape)
 }
 
 /* The worst case: every document but one has a single token. */
-int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc)
+int64_t cpu_attention_max_blocks(const struct kern_attention_shape *shape, int64_t ndoc)
 {
     const int64_t n = ndoc < shape->ntok ? ndoc : shape->ntok;
     return n > 0 ? n - 1 + (shape->ntok - (n - 1) + CPU_BLOCK - 1) / CPU_BLOCK : 0;
@@ -129,8 +129,8 @@ int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block)
     return oldest <= first->token ? q->first : q->first + (oldest - first->token) / CPU_BLOCK;
 }
 
-void cpu_attention_seen(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
-                        int64_t *from, int64_t *to)
+void cpu_attention_visible(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
+                           int64_t *from, int64_t *to)
 {
     int64_t oldest = p->shape->window > 0 ? token - p->shape->window + 1 - b->token : 0, end = token + 1 - b->token;
     *from = oldest <= 0 ? 0 : oldest < n ? oldest : n;

@@ -45,12 +45,12 @@ static int64_t parts_of(const struct kern_attention_shape *shape, int64_t ndoc, 
 size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
 {
     (void)stream;
-    const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
+    const int64_t nblock = cpu_attention_max_blocks(shape, shape->ndoc);
     /* Panels per key head: keys, values, and their gradients per part. With fewer documents there are fewer blocks, but
      * more parts, so the maximum over ndoc counts. */
     int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock;
     for (int64_t ndoc = 1; ndoc <= WANTED && ndoc <= shape->ndoc; ndoc++) {
-        const int64_t n = cpu_attention_most_blocks(shape, ndoc),
+        const int64_t n = cpu_attention_max_blocks(shape, ndoc),
                       npanel = (2 + 2 * cpu_attention_nstack(shape) * parts_of(shape, ndoc, n)) * n;
         most = npanel > most ? npanel : most;
     }
@@ -76,7 +76,7 @@ static void softmax_grad_row(const struct backward *b, struct query *w, int64_t 
     if (from < to) {
         const int64_t head = w->stack.head + row / CPU_BLOCK, token = w->block->token + row % CPU_BLOCK;
         simd->exp(s + from, s + from, scale, b->g->lse[head * b->p.shape->ntok + token], to - from);
-        simd->soft_grad(ds + from, s + from, ds + from, w->delta[row], scale, to - from);
+        simd->softmax_grad(ds + from, s + from, ds + from, w->delta[row], scale, to - from);
     }
     cpu_attention_weights(&b->p, w->weights + row * span, s, from, to, span);
     cpu_attention_weights(&b->p, w->dw + row * span, ds, from, to, span);
@@ -87,7 +87,7 @@ static void softmax_grad_span(const struct backward *b, struct query *w, const s
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
-            cpu_attention_seen(&b->p, w->block->token + i, k, span, &from, &to);
+            cpu_attention_visible(&b->p, w->block->token + i, k, span, &from, &to);
         softmax_grad_row(b, w, row, span, from, to);
     }
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products by oneDNN, versions 2 and 3. Each shape gets a primitive, cached together with memory objects for each
+/* Products by oneDNN. Each shape gets a primitive, cached together with memory objects for each
  * worker, because making them costs more than a small product. A training step has some hundred shapes. Varying numbers
  * of tokens would add primitives of about 130 KB each without end, so the least recently used are evicted. This file
  * must not know of tiles: a call is one product in one thread. */
 #include "cpu/matmul.h"
 
-#include "cpu/simd.h"
+#include "cpu/matmul_desc.h"
 
 #include <kernels/stream.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,106 +68,6 @@ static int fail(char *message, const char *what, dnnl_status_t status)
     return status == dnnl_out_of_memory ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
 }
 
-/* Wrappers for what version 3 renamed. */
-#if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t layout_t;
-typedef const_dnnl_memory_desc_t const_layout_t;
-static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
-                                 dnnl_data_type_t type)
-{
-    dnnl_dims_t dims = { rows, cols }, strides = { row_stride, col_stride };
-    return dnnl_memory_desc_create_with_strides(l, 2, dims, type, strides);
-}
-static void layout_free(layout_t l)
-{
-    if (l)
-        dnnl_memory_desc_destroy(l);
-}
-static dnnl_status_t append_sum(dnnl_post_ops_t ops)
-{
-    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
-}
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c,
-                                  dnnl_primitive_attr_t attr)
-{
-    return dnnl_matmul_primitive_desc_create(pd, engine, a, b, NULL, c, attr);
-}
-#else
-typedef dnnl_memory_desc_t layout_t;
-typedef const dnnl_memory_desc_t *const_layout_t;
-static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
-                                 dnnl_data_type_t type)
-{
-    dnnl_dims_t dims = { rows, cols }, strides = { row_stride, col_stride };
-    return dnnl_memory_desc_init_by_strides(l, 2, dims, type, strides);
-}
-static void layout_free(layout_t l)
-{
-    (void)l; /* a plain struct */
-}
-static dnnl_status_t append_sum(dnnl_post_ops_t ops)
-{
-    return dnnl_post_ops_append_sum(ops, 1.0f);
-}
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c,
-                                  dnnl_primitive_attr_t attr)
-{
-    dnnl_matmul_desc_t desc;
-    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
-    return status == dnnl_success ? dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL) : status;
-}
-#endif
-
-static dnnl_data_type_t type_of(enum kern_dtype dtype)
-{
-    return dtype == KERN_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
-static dnnl_status_t make_attr(const struct cpu_matmul *s, dnnl_primitive_attr_t *attr, dnnl_post_ops_t *ops)
-{
-    dnnl_status_t status = dnnl_primitive_attr_create(attr);
-    if (status == dnnl_success)
-        /* the library's own scratchpad serves one thread only */
-        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success && s->accumulate) {
-        status = dnnl_post_ops_create(ops);
-        if (status == dnnl_success)
-            status = append_sum(*ops);
-        if (status == dnnl_success)
-            status = dnnl_primitive_attr_set_post_ops(*attr, *ops);
-    }
-    return status;
-}
-
-static dnnl_status_t make_desc(dnnl_engine_t engine, const struct cpu_matmul *s, dnnl_primitive_desc_t *pd)
-{
-    layout_t a = { 0 }, b = { 0 }, c = { 0 };
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t status = make_attr(s, &attr, &ops);
-    if (status == dnnl_success)
-        status = layout_make(&a, s->m, s->k, s->trans_a ? 1 : s->lda, s->trans_a ? s->lda : 1, type_of(s->in));
-    if (status == dnnl_success)
-        status = layout_make(&b, s->k, s->n, s->trans_b ? 1 : s->ldb, s->trans_b ? s->ldb : 1, type_of(s->in));
-    if (status == dnnl_success)
-        status = layout_make(&c, s->m, s->n, s->ldc, 1, type_of(s->out));
-    if (status == dnnl_success)
-        status = product_desc(pd, engine, a, b, c, attr);
-    layout_free(a);
-    layout_free(b);
-    layout_free(c);
-    if (ops)
-        dnnl_post_ops_destroy(ops);
-    if (attr)
-        dnnl_primitive_attr_destroy(attr);
-    return status;
-}
-
-static const_layout_t desc_of(const struct primitive *p, dnnl_query_t what)
-{
-    return dnnl_primitive_desc_query_md(p->pd, what, 0);
-}
-
 static void primitive_free(struct primitive *p, unsigned nworkers)
 {
     for (unsigned i = 0; p->bound && i < nworkers; i++)
@@ -194,14 +93,14 @@ static int primitive_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *s
         return fail(message, "a primitive's memory", dnnl_out_of_memory);
     }
     p->shape = *shape;
-    dnnl_status_t status = make_desc(matmuls->engine, shape, &p->pd);
+    dnnl_status_t status = cpu_matmul_desc(matmuls->engine, shape, &p->pd);
     if (status == dnnl_success)
         status = dnnl_primitive_create(&p->primitive, p->pd);
     if (status != dnnl_success) {
         primitive_free(p, matmuls->nworkers);
         return fail(message, "making a product", status);
     }
-    p->scratch_bytes = dnnl_memory_desc_get_size(desc_of(p, dnnl_query_scratchpad_md));
+    p->scratch_bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->pd, dnnl_query_scratchpad_md, 0));
     *out = p;
     return KERN_OK;
 }
@@ -279,9 +178,10 @@ static dnnl_status_t bind(const struct cpu_matmuls *matmuls, const struct primit
     static const dnnl_query_t what[NARG] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
                                              dnnl_query_scratchpad_md };
     for (int i = 0; i < NARG; i++) {
-        dnnl_status_t status =
-            b->arg[i] ? dnnl_success
-                      : dnnl_memory_create(&b->arg[i], desc_of(p, what[i]), matmuls->engine, DNNL_MEMORY_NONE);
+        dnnl_status_t status = b->arg[i]
+                                   ? dnnl_success
+                                   : dnnl_memory_create(&b->arg[i], dnnl_primitive_desc_query_md(p->pd, what[i], 0),
+                                                        matmuls->engine, DNNL_MEMORY_NONE);
         if (status != dnnl_success)
             return status;
     }
@@ -387,25 +287,4 @@ void cpu_matmuls_free(struct cpu_matmuls *matmuls)
         dnnl_engine_destroy(matmuls->engine);
     pthread_mutex_destroy(&matmuls->lock);
     free(matmuls);
-}
-
-/* Returns true only where bf16 is faster than fp32 (measured): with AMX, and with AMD's AVX512-BF16, which is twice as
- * fast. Intel's AVX512-BF16 on Sapphire Rapids is slower than its fp32. */
-bool cpu_matmul_bf16(void)
-{
-    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-    bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
-#if defined(__x86_64__)
-    return amx || (bf16 && __builtin_cpu_is("amd"));
-#else
-    return amx || bf16;
-#endif
-}
-
-void kern_cpu_describe(char *text)
-{
-    const dnnl_version_t *v = dnnl_version();
-    snprintf(text, KERN_MESSAGE_BYTES, "%s, oneDNN %d.%d.%d, bf16 products %s", cpu_simd_best()->name, v->major,
-             v->minor, v->patch, cpu_matmul_bf16() ? "as such" : "widened to fp32");
 }

@@ -16,7 +16,7 @@ struct worker {
 
 /* The pieces of a run that a worker takes first. They are contiguous, and the same in the next run with as many pieces,
  * so that a worker finds its earlier output in its cache. */
-struct share {
+struct piece_range {
     _Alignas(64) atomic_llong next; /* may run past the end */
     int64_t end;
 };
@@ -34,7 +34,7 @@ struct kern_pool {
 
     kern_pool_fn fn;
     void *ctx;
-    struct share *shares; /* (nthreads) */
+    struct piece_range *ranges; /* (nthreads) */
 };
 
 /* About 20 µs: longer than the gap between two kernels, and short enough not to disturb another process. Zero if there
@@ -44,7 +44,7 @@ enum { SPINS = 2000 };
  * in a virtual machine. */
 enum { YIELDS = 250 };
 
-static void relax(void)
+static void cpu_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -55,29 +55,29 @@ static void relax(void)
 static void take_pieces(struct kern_pool *pool, unsigned number)
 {
     for (unsigned i = 0; i < pool->nthreads; i++) {
-        struct share *share = &pool->shares[(number + i) % pool->nthreads];
+        struct piece_range *piece_range = &pool->ranges[(number + i) % pool->nthreads];
         int64_t piece;
-        while (atomic_load_explicit(&share->next, memory_order_relaxed) < share->end &&
-               (piece = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed)) < share->end)
+        while (atomic_load_explicit(&piece_range->next, memory_order_relaxed) < piece_range->end &&
+               (piece = atomic_fetch_add_explicit(&piece_range->next, 1, memory_order_relaxed)) < piece_range->end)
             pool->fn(pool->ctx, piece, number);
     }
 }
 
-static void deal(struct kern_pool *pool, int64_t npieces)
+static void assign_ranges(struct kern_pool *pool, int64_t npieces)
 {
     for (unsigned i = 0; i < pool->nthreads; i++) {
-        atomic_store_explicit(&pool->shares[i].next, npieces * i / pool->nthreads, memory_order_relaxed);
-        pool->shares[i].end = npieces * (i + 1) / pool->nthreads;
+        atomic_store_explicit(&pool->ranges[i].next, npieces * i / pool->nthreads, memory_order_relaxed);
+        pool->ranges[i].end = npieces * (i + 1) / pool->nthreads;
     }
 }
 
-/* Waits between two polls; `look` counts the polls. Returns false when it is time to sleep. */
-static bool wait_a_little(const struct kern_pool *pool, int look)
+/* Waits between two polls; `npolls` counts them. Returns false when it is time to sleep. */
+static bool poll_delay(const struct kern_pool *pool, int npolls)
 {
-    if (look >= pool->spins + (pool->spins ? YIELDS : 0))
+    if (npolls >= pool->spins + (pool->spins ? YIELDS : 0))
         return false;
-    if (look < pool->spins)
-        relax();
+    if (npolls < pool->spins)
+        cpu_pause();
     else
         sched_yield();
     return true;
@@ -85,7 +85,7 @@ static bool wait_a_little(const struct kern_pool *pool, int look)
 
 static unsigned await_generation(struct kern_pool *pool, unsigned seen)
 {
-    for (int i = 0; wait_a_little(pool, i); i++) {
+    for (int i = 0; poll_delay(pool, i); i++) {
         if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
             return atomic_load(&pool->generation);
     }
@@ -140,14 +140,14 @@ struct kern_pool *kern_pool_new(unsigned nthreads)
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);
     pool->workers = calloc(pool->nthreads, sizeof(*pool->workers));
-    pool->shares = aligned_alloc(64, pool->nthreads * sizeof(*pool->shares));
-    for (unsigned i = 1; pool->workers && pool->shares && i < pool->nthreads; i++) {
+    pool->ranges = aligned_alloc(64, pool->nthreads * sizeof(*pool->ranges));
+    for (unsigned i = 1; pool->workers && pool->ranges && i < pool->nthreads; i++) {
         pool->workers[i] = (struct worker){ .pool = pool, .number = i };
         if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]) != 0)
             break;
         pool->nstarted++;
     }
-    if (pool->workers && pool->shares && pool->nstarted == pool->nthreads - 1)
+    if (pool->workers && pool->ranges && pool->nstarted == pool->nthreads - 1)
         return pool;
     kern_pool_free(pool);
     return NULL;
@@ -165,7 +165,7 @@ void kern_pool_free(struct kern_pool *pool)
     pthread_cond_destroy(&pool->start);
     pthread_mutex_destroy(&pool->lock);
     free(pool->workers);
-    free(pool->shares);
+    free(pool->ranges);
     free(pool);
 }
 
@@ -176,7 +176,7 @@ unsigned kern_pool_nthreads(const struct kern_pool *pool)
 
 static void await_helpers(struct kern_pool *pool)
 {
-    for (int i = 0; wait_a_little(pool, i); i++) {
+    for (int i = 0; poll_delay(pool, i); i++) {
         if (atomic_load(&pool->nbusy) == 0)
             return;
     }
@@ -195,7 +195,7 @@ void kern_pool_run(struct kern_pool *pool, int64_t npieces, kern_pool_fn fn, voi
     }
     pool->fn = fn;
     pool->ctx = ctx;
-    deal(pool, npieces);
+    assign_ranges(pool, npieces);
     atomic_store(&pool->nbusy, pool->nthreads - 1);
     next_generation(pool);
     take_pieces(pool, 0);

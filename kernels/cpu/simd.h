@@ -42,8 +42,8 @@ struct cpu_simd {
     float (*sum_exp)(const float *x, float scale, float shift, int64_t n); /* Σ exp(x·scale - shift) */
     float (*exp)(float *y, const float *x, float scale, float shift,
                  int64_t n); /* y = exp(x·scale - shift); returns Σ y */
-    void (*soft_grad)(float *ds, const float *p, const float *dp, float delta, float scale,
-                      int64_t n); /* ds = p·(dp - delta)·scale */
+    void (*softmax_grad)(float *ds, const float *p, const float *dp, float delta, float scale,
+                         int64_t n); /* ds = p·(dp - delta)·scale */
 
     void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
     /* y = x · keep if the element's uniform number is at least p, else 0. index: that of the first element. */
@@ -53,6 +53,12 @@ struct cpu_simd {
     /* For bf16 rows (nrow, n) at pitch. dot_rows: y[row] = row · x. sum_scaled_rows: y (n) = Σ factors[row] · row. */
     void (*dot_rows)(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);
     void (*sum_scaled_rows)(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
+
+    /* Value of each code times the scale, as bf16: of E4M3 codes, and of codes first … first+n-1 of nibbles, the low
+     * one of a byte first. */
+    void (*scale_e4m3)(uint16_t *dst, const uint8_t *codes, float scale, int64_t n);
+    void (*scale_nibbles)(uint16_t *dst, const uint8_t *codes, const float values[16], float scale, int64_t first,
+                          int64_t n);
 };
 
 const struct cpu_simd *cpu_simd_best(void);

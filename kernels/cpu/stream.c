@@ -4,7 +4,7 @@
 #include "cpu/stream.h"
 
 #include "cpu/matmul.h"
-#include "cpu/panels.h"
+#include "cpu/packed_plan.h"
 #include "cpu/simd.h"
 
 #include <stdarg.h>
@@ -53,11 +53,6 @@ bool cpu_reserve(struct kern_stream *stream, size_t nbytes)
     return true;
 }
 
-void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes)
-{
-    return grow(stream, &stream->shared, nbytes) ? stream->shared.data : NULL;
-}
-
 static void stream_free(struct kern_stream *stream)
 {
     if (!stream)
@@ -65,7 +60,7 @@ static void stream_free(struct kern_stream *stream)
     for (unsigned i = 0; stream->scratch && i < kern_pool_nthreads(stream->pool); i++)
         free(stream->scratch[i].data);
     free(stream->scratch);
-    free(stream->shared.data);
+    cpu_packed_choices_free(stream->choices);
     cpu_matmuls_free(stream->matmuls);
     pthread_mutex_destroy(&stream->lock);
     free(stream);
@@ -86,7 +81,9 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
         stream->panels[KERN_F32] = cpu_panels_best(KERN_F32);
         stream->panels[KERN_BF16] = cpu_panels_best(KERN_BF16);
         stream->scratch = calloc(kern_pool_nthreads(pool), sizeof(*stream->scratch));
-        rc = stream->scratch ? cpu_matmuls_new(kern_pool_nthreads(pool), &stream->matmuls, message) : KERN_ERR_MEMORY;
+        stream->choices = cpu_packed_choices_new();
+        rc = stream->scratch && stream->choices ? cpu_matmuls_new(kern_pool_nthreads(pool), &stream->matmuls, message)
+                                                : KERN_ERR_MEMORY;
     }
     if (rc == KERN_ERR_MEMORY)
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for a stream");

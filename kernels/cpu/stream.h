@@ -11,6 +11,7 @@
 struct cpu_simd;
 struct cpu_matmuls;
 struct cpu_panels;
+struct cpu_packed_choices;
 
 /* Scratch of a worker, kept between calls. It grows before the pieces of a call start. */
 struct cpu_scratch {
@@ -23,8 +24,8 @@ struct kern_stream {
     const struct cpu_simd *simd;
     struct cpu_matmuls *matmuls;
     const struct cpu_panels *panels[2]; /* by kern_dtype; NULL: none */
+    struct cpu_packed_choices *choices; /* the fastest plan of each shape, measured */
     struct cpu_scratch *scratch;        /* (nthreads) */
-    struct cpu_scratch shared;          /* shared by all workers */
     pthread_mutex_t lock;               /* protects the two below, because pieces may fail concurrently */
     int status;
     char message[KERN_MESSAGE_BYTES];
@@ -36,9 +37,6 @@ int cpu_fail(struct kern_stream *stream, int status, const char *format, ...) __
 /* Grows every worker's scratch to at least nbytes, aligned to 64. Out of memory: sets the stream's error and returns
  * false. */
 bool cpu_reserve(struct kern_stream *stream, size_t nbytes);
-/* Scratch that all workers share; its contents are lost when it grows. Out of memory: sets the stream's error and
- * returns NULL. */
-void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes);
 
 extern const struct kern_ops cpu_ops;
 extern const struct kern_memory cpu_memory;

@@ -19,32 +19,32 @@ template <int D, int R> struct swizzled {
 
     __device__ __forceinline__ uint16_t *at(int row, int col)
     {
-        return &v[place(row, col)];
+        return &v[offset_of(row, col)];
     }
     __device__ __forceinline__ const uint16_t *at(int row, int col) const
     {
-        return &v[place(row, col)];
+        return &v[offset_of(row, col)];
     }
     /* 64 rows from a multiple of 8, features k … k+15. A descriptor counts 16 bytes: eight features. */
     __device__ __forceinline__ uint64_t rows(int row, int k) const
     {
-        return part_of(k) + (uint64_t)(row * (k < WHOLE ? SLAB : HALF_SLAB) + k % SLAB) / 8;
+        return slab_of(k) + (uint64_t)(row * (k < WHOLE ? SLAB : HALF_SLAB) + k % SLAB) / 8;
     }
     /* Rows k … k+15, features from col on. The features lie in one slab, or in the half slab. */
-    __device__ __forceinline__ uint64_t across(int k, int col) const
+    __device__ __forceinline__ uint64_t transposed(int k, int col) const
     {
-        return part_of(col) + (uint64_t)(k * (col < WHOLE ? SLAB : HALF_SLAB)) / 8;
+        return slab_of(col) + (uint64_t)(k * (col < WHOLE ? SLAB : HALF_SLAB)) / 8;
     }
 
   private:
-    static __device__ __forceinline__ int place(int row, int col)
+    static __device__ __forceinline__ int offset_of(int row, int col)
     {
         if (DIM == WHOLE || col < WHOLE)
             return (col / SLAB * ROWS + row) * SLAB + (col / 8 ^ row) % 8 * 8 + col % 8;
         return WHOLE * ROWS + row * HALF_SLAB + (col / 8 ^ row / 2) % 4 * 8 + col % 8;
     }
     /* Descriptor of the slab that holds feature col. */
-    __device__ __forceinline__ uint64_t part_of(int col) const
+    __device__ __forceinline__ uint64_t slab_of(int col) const
     {
         return col < WHOLE ? group_matrix<SLAB>(v) + (uint64_t)(col / SLAB * ROWS * SLAB / 8)
                            : group_matrix<HALF_SLAB>(v) + (uint64_t)(WHOLE * ROWS / 8);
@@ -64,22 +64,22 @@ __device__ __forceinline__ void load_a_fragment(a_fragment<DIM> &h, const swizzl
         load_rows(h.x[k / 16], t, k);
 }
 
-template <int N> __device__ __forceinline__ void narrow_to_fragment(a_fragment<N> &h, const part<N> &a)
+template <int N> __device__ __forceinline__ void narrow_to_fragment(a_fragment<N> &h, const accumulator<N> &a)
 {
 #pragma unroll
     for (int k = 0; k < N; k += 16)
-        narrow_part(h.x[k / 16], a, k);
+        narrow_accumulator(h.x[k / 16], a, k);
 }
 
 /* Starts a group of products that add to c (and d), up to the next commit. One fence serves all of them: ptxas counts
  * the products before a fence as a separate group, so with more fences a wait for all groups but the last would wait
  * for too many. */
-template <int N> __device__ __forceinline__ void begin(part<N> &c)
+template <int N> __device__ __forceinline__ void begin(accumulator<N> &c)
 {
     group_begin<N>(c.v);
 }
 
-template <int N> __device__ __forceinline__ void begin(part<N> &c, part<N> &d)
+template <int N> __device__ __forceinline__ void begin(accumulator<N> &c, accumulator<N> &d)
 {
     group_pin<N>(d.v);
     group_begin<N>(c.v);
@@ -95,7 +95,7 @@ __device__ __forceinline__ int group_row()
 /* c = A · Bᵀ over features. B is all rows of a tile. A is a fragment in registers, or the rows from row0 on of a tile
  * in shared memory. */
 template <int DIM, int N>
-__device__ __forceinline__ void start_rows(part<N> &c, const a_fragment<DIM> &a, const swizzled<DIM, N> &b)
+__device__ __forceinline__ void start_rows(accumulator<N> &c, const a_fragment<DIM> &a, const swizzled<DIM, N> &b)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
@@ -105,7 +105,7 @@ __device__ __forceinline__ void start_rows(part<N> &c, const a_fragment<DIM> &a,
 }
 
 template <int DIM, int ROWS, int N>
-__device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, int row0,
+__device__ __forceinline__ void start_rows(accumulator<N> &c, const swizzled<DIM, ROWS> &a, int row0,
                                            const swizzled<DIM, N> &b)
 {
 #pragma unroll
@@ -117,34 +117,35 @@ __device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS>
 
 /* c += A · B. A is a fragment in registers; the rows of the tile B are the columns of A. */
 template <int DIM, int N>
-__device__ __forceinline__ void start_part(part<DIM> &c, const a_fragment<N> &a, const swizzled<DIM, N> &b)
+__device__ __forceinline__ void start_accumulator(accumulator<DIM> &c, const a_fragment<N> &a,
+                                                  const swizzled<DIM, N> &b)
 {
     constexpr int WHOLE = swizzled<DIM, N>::WHOLE;
 #pragma unroll
     for (int k = 0; k < N; k += 16) {
 #pragma unroll
         for (int col = 0; col < WHOLE; col += SLAB)
-            group_multiply<SLAB, true>(&c.v[col / 8], a.x[k / 16], b.across(k, col), true);
+            group_multiply<SLAB, true>(&c.v[col / 8], a.x[k / 16], b.transposed(k, col), true);
         if constexpr (WHOLE < DIM)
-            group_multiply<HALF_SLAB, true>(&c.v[WHOLE / 8], a.x[k / 16], b.across(k, WHOLE), true);
+            group_multiply<HALF_SLAB, true>(&c.v[WHOLE / 8], a.x[k / 16], b.transposed(k, WHOLE), true);
     }
 }
 
 /* Waits until at most LEFT of the committed groups are in flight. c (and d) must belong to the finished ones. */
-template <int LEFT, int N> __device__ __forceinline__ void finish(part<N> &c)
+template <int LEFT, int N> __device__ __forceinline__ void finish(accumulator<N> &c)
 {
     group_wait<LEFT>();
     group_pin<N>(c.v);
 }
 
-template <int LEFT, int N> __device__ __forceinline__ void finish(part<N> &c, part<N> &d)
+template <int LEFT, int N> __device__ __forceinline__ void finish(accumulator<N> &c, accumulator<N> &d)
 {
     finish<LEFT>(c);
     group_pin<N>(d.v);
 }
 
-/* XOR of all elements of a part, for keep_before_wait. */
-template <int N> __device__ __forceinline__ uint32_t xor_of(const part<N> &c)
+/* XOR of all elements of an accumulator, for keep_before_wait. */
+template <int N> __device__ __forceinline__ uint32_t xor_of(const accumulator<N> &c)
 {
     uint32_t all = 0;
 #pragma unroll

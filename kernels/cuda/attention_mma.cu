@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a
         return;
     const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
-    part<DIM> o = {};
+    accumulator<DIM> o = {};
     softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
@@ -36,17 +36,17 @@ __global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        part<KEYS> scores = {};
+        accumulator<KEYS> scores = {};
         multiply_rows(scores, m.q, m.k[i % 2]);
         apply_mask(scores, s, t, WARPS_ROWS, w.first + (int64_t)i * KEYS);
         online_softmax_step(scores, r, factor, s.scale * LOG2E);
         scale_rows(o, factor);
-        multiply_part(o, scores, m.v[i % 2]);
+        multiply_accumulator(o, scores, m.v[i % 2]);
         __syncthreads(); /* the next load but one overwrites this stage */
     }
     copy_wait<0>();
     finish_rows(r, factor);
-    store_part(a.o, m.q, o, factor, t.token, t.n, w.head, s.head_dim, vectors);
+    store_accumulator(a.o, m.q, o, factor, t.token, t.n, w.head, s.head_dim, vectors);
     store_lse(a, t, w.head, r);
 }
 

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention
         return;
     const query_steps w = find_steps(s, find_tile<WARPS_ROWS>(p, number), COLS);
     step at = first_step(w);
-    part<DIM> dk = {}, dv = {};
+    accumulator<DIM> dk = {}, dv = {};
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_step(m, g, p.delta, w, at, vectors);
@@ -57,18 +57,18 @@ __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        part<COLS> weights = {}, grads = {};
+        accumulator<COLS> weights = {}, grads = {};
         multiply_rows(weights, m.k, m.q[i % 2]);
         multiply_rows(grads, m.v, m.d_o[i % 2]);
-        weigh_keys(weights, grads, m.sums[i % 2], s, w.keys, WARPS_ROWS, token);
-        multiply_part(dv, weights, m.d_o[i % 2]);
-        multiply_part(dk, grads, m.q[i % 2]);
+        softmax_grad_keys(weights, grads, m.sums[i % 2], s, w.keys, WARPS_ROWS, token);
+        multiply_accumulator(dv, weights, m.d_o[i % 2]);
+        multiply_accumulator(dk, grads, m.q[i % 2]);
         __syncthreads();
     }
     copy_wait<0>();
     const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
-    store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_accumulator(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_accumulator(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
 template <int DIM>
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attenti
     const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
-    part<DIM> dq = {};
+    accumulator<DIM> dq = {};
     load_tile(m.q, g.q, t.token, t.n, w.head, s.head_dim, vectors);
     load_tile(m.d_o, g.d_o, t.token, t.n, w.head, s.head_dim, vectors);
     load_keys<COLS>(m, g, w, 0, vectors);
@@ -92,16 +92,16 @@ __global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attenti
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        part<COLS> scores = {}, grads = {};
+        accumulator<COLS> scores = {}, grads = {};
         multiply_rows(scores, m.q, m.k[i % 2]);
         multiply_rows(grads, m.d_o, m.v[i % 2]);
-        weigh_queries(scores, grads, sums, s, t, WARPS_ROWS, w.first + (int64_t)i * COLS);
-        multiply_part(dq, grads, m.k[i % 2]);
+        softmax_grad_queries(scores, grads, sums, s, t, WARPS_ROWS, w.first + (int64_t)i * COLS);
+        multiply_accumulator(dq, grads, m.k[i % 2]);
         __syncthreads();
     }
     copy_wait<0>();
     const float scale[2] = { s.scale, s.scale };
-    store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
+    store_accumulator(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
 }
 
 } // namespace

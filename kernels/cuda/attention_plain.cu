@@ -7,11 +7,11 @@
 
 namespace {
 
-enum { MOST_DIM = 256, PER_LANE = MOST_DIM / WARP, NWARP = THREADS / WARP };
+enum { MAX_DIM = 256, PER_LANE = MAX_DIM / WARP, NWARP = THREADS / WARP };
 
 /* Shared memory of each warp: two rows of features of its own token, and the weights of its lanes. */
 struct warp_scratch {
-    float row[NWARP][2][MOST_DIM];
+    float row[NWARP][2][MAX_DIM];
     float weight[NWARP][WARP];
 };
 
@@ -23,7 +23,7 @@ struct features {
 struct task {
     int64_t token, head, begin, end; /* bounds of its document */
     int lane;
-    float (*row)[MOST_DIM];
+    float (*row)[MAX_DIM];
     float *weight;
 };
 
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
 
 bool fits(struct kern_stream *stream, int64_t head_dim)
 {
-    return cuda_check(stream, head_dim <= MOST_DIM, "attention: heads of more than 256 features");
+    return cuda_check(stream, head_dim <= MAX_DIM, "attention: heads of more than 256 features");
 }
 
 } // namespace

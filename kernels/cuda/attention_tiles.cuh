@@ -14,17 +14,17 @@
 constexpr size_t ANY_SHARED_BYTES = 99 << 10, HOPPER_SHARED_BYTES = 227 << 10;
 
 /* The accumulators of a warp: 16 rows, N / 8 groups of 8 columns. */
-template <int N> struct part {
+template <int N> struct accumulator {
     float v[N / 8][4];
 };
 
-/* Row of element e of a part, within the 16 rows of the warp, and its column within its group of eight. */
-__device__ __forceinline__ int part_row(int e)
+/* Row of element e of an accumulator, within the 16 rows of the warp, and its column within its group of eight. */
+__device__ __forceinline__ int accumulator_row(int e)
 {
     return (int)threadIdx.x % WARP / 4 + e / 2 * 8;
 }
 
-__device__ __forceinline__ int part_col(int e)
+__device__ __forceinline__ int accumulator_col(int e)
 {
     return (int)threadIdx.x % 4 * 2 + e % 2;
 }
@@ -62,8 +62,8 @@ __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat 
                 row0 + i * DOWN < nrow && col + j < dim ? from[i * DOWN * m.pitch + j] : (uint16_t)0;
 }
 
-/* Columns k … k+15 of a part, rounded to bf16: the A operand of a product. */
-template <int N> __device__ __forceinline__ void narrow_part(uint32_t x[4], const part<N> &a, int k)
+/* Columns k … k+15 of an accumulator, rounded to bf16: the A operand of a product. */
+template <int N> __device__ __forceinline__ void narrow_accumulator(uint32_t x[4], const accumulator<N> &a, int k)
 {
     const float(&low)[4] = a.v[k / 8], (&high)[4] = a.v[k / 8 + 1];
     x[0] = narrow2(low[0], low[1]);
@@ -82,9 +82,9 @@ template <typename tile_type> __device__ __forceinline__ void load_rows(uint32_t
 /* Stores the 16 rows of a warp with 16-byte stores, through the warp's rows of a tile in shared memory, which no other
  * warp reads by then. Row r is scaled by factor[r / 8]. */
 template <typename tile_type>
-__device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &by, const part<tile_type::DIM> &c,
-                                           const float factor[2], int64_t token, int64_t n, int64_t head, int64_t dim,
-                                           bool vectors)
+__device__ __forceinline__ void store_accumulator(const struct kern_mat &m, tile_type &by,
+                                                  const accumulator<tile_type::DIM> &c, const float factor[2],
+                                                  int64_t token, int64_t n, int64_t head, int64_t dim, bool vectors)
 {
     constexpr int WIDE = tile_type::DIM / 8;
     const int lane = (int)threadIdx.x % WARP, row0 = first_row();
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &
     for (int i = 0; i < WIDE; i++)
 #pragma unroll
         for (int e = 0; e < 4; e += 2)
-            *reinterpret_cast<uint32_t *>(by.at(row0 + part_row(e), i * 8 + part_col(e))) =
+            *reinterpret_cast<uint32_t *>(by.at(row0 + accumulator_row(e), i * 8 + accumulator_col(e))) =
                 narrow2(c.v[i][e] * factor[e / 2], c.v[i][e + 1] * factor[e / 2]);
     __syncwarp();
     for (int i = lane; i < 16 * WIDE; i += WARP) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &
     }
 }
 
-/* Sum or maximum of one row of a part, over the four lanes that share it. */
+/* Sum or maximum of one row of an accumulator, over the four lanes that share it. */
 __device__ __forceinline__ float row_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);

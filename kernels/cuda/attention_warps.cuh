@@ -25,7 +25,8 @@ template <int D, int R> struct padded {
 
 /* c += A · Bᵀ over features. A is the rows of a warp in a tile, B all rows of another tile. */
 template <int DIM, int N>
-__device__ __forceinline__ void multiply_rows(part<N> &c, const padded<DIM, WARPS_ROWS> &a, const padded<DIM, N> &b)
+__device__ __forceinline__ void multiply_rows(accumulator<N> &c, const padded<DIM, WARPS_ROWS> &a,
+                                              const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -42,19 +43,20 @@ __device__ __forceinline__ void multiply_rows(part<N> &c, const padded<DIM, WARP
     }
 }
 
-/* c += A · B. A is a part in registers, rounded to bf16; the rows of the tile B are the columns of A. */
+/* c += A · B. A is an accumulator in registers, rounded to bf16; the rows of the tile B are the columns of A. */
 template <int DIM, int N>
-__device__ __forceinline__ void multiply_part(part<DIM> &c, const part<N> &a, const padded<DIM, N> &b)
+__device__ __forceinline__ void multiply_accumulator(accumulator<DIM> &c, const accumulator<N> &a,
+                                                     const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < N; k += 16) {
         uint32_t x[4];
-        narrow_part(x, a, k);
+        narrow_accumulator(x, a, k);
 #pragma unroll
         for (int n = 0; n < DIM; n += 16) {
             uint32_t y[4];
-            load_matrices_across(y, b.at(k + lane / 8 % 2 * 8 + lane % 8, n + lane / 16 * 8));
+            load_matrices_transposed(y, b.at(k + lane / 8 % 2 * 8 + lane % 8, n + lane / 16 * 8));
             multiply_add(c.v[n / 8], x, y[0], y[1]);
             multiply_add(c.v[n / 8 + 1], x, y[2], y[3]);
         }

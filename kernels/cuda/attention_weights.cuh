@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The softmax of attention in registers, shared by the tensor-core kernels: products by warps (mma) and by warpgroups
- * (wgmma). A part is the 16 rows of a warp (attention_tiles.cuh). */
+ * (wgmma). An accumulator is the 16 rows of a warp (attention_tiles.cuh). */
 #ifndef CUDA_ATTENTION_WEIGHTS_CUH
 #define CUDA_ATTENTION_WEIGHTS_CUH
 
@@ -49,15 +49,15 @@ __device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_
 }
 
 /* The token after the last query of the document that sees a key of the tile. */
-__device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape &s, const struct tile &keys)
+__device__ __forceinline__ int64_t end_of_queries_seeing(const struct kern_attention_shape &s, const struct tile &keys)
 {
     const int64_t last = keys.token + keys.n - 1; /* the last key of the tile */
     return s.window && last + s.window < keys.end ? last + s.window : keys.end;
 }
 
 /* Returns true if each of nquery queries from `query` sees each of nkey keys from `key`. */
-__device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery,
-                                         int64_t key, int64_t nkey)
+__device__ __forceinline__ bool all_visible(const struct kern_attention_shape &s, int64_t query, int64_t nquery,
+                                            int64_t key, int64_t nkey)
 {
     return query >= key + nkey - 1 && query + nquery - 1 - key < window_of(s);
 }
@@ -67,28 +67,28 @@ struct softmax_state {
     float top[2], sum[2];
 };
 
-/* Sets the scores of masked keys to -inf. s: scores (queries, keys) of a part of the tile t, which has nrow queries,
- * with N keys of its document from key0 on. */
+/* Sets the scores of masked keys to -inf. s: scores (queries, keys) of an accumulator of the tile t, which has nrow
+ * queries, with N keys of its document from key0 on. */
 template <int N>
-__device__ __forceinline__ void apply_mask(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t,
-                                           int64_t nrow, int64_t key0)
+__device__ __forceinline__ void apply_mask(accumulator<N> &s, const struct kern_attention_shape &shape,
+                                           const struct tile &t, int64_t nrow, int64_t key0)
 {
     const int before = (int)(t.token - key0) + first_row();
     const uint32_t limit = window_of(shape);
-    if (all_seen(shape, t.token, nrow, key0, N))
+    if (all_visible(shape, t.token, nrow, key0, N))
         return;
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if ((uint32_t)(before + part_row(e) - i * 8 - part_col(e)) >= limit)
+            if ((uint32_t)(before + accumulator_row(e) - i * 8 - accumulator_col(e)) >= limit)
                 s.v[i][e] = -INFINITY;
 }
 
 /* One step of the online softmax (FlashAttention). Turns scores into weights and updates the maximum and the sum; the
  * caller multiplies what it summed before by factor. unit: one unit of a score, in base-2 logarithms. */
 template <int N>
-__device__ __forceinline__ void online_softmax_step(part<N> &s, softmax_state &r, float factor[2], float unit)
+__device__ __forceinline__ void online_softmax_step(accumulator<N> &s, softmax_state &r, float factor[2], float unit)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void online_softmax_step(part<N> &s, softmax_state &r
     }
 }
 
-template <int N> __device__ __forceinline__ void scale_rows(part<N> &c, const float factor[2])
+template <int N> __device__ __forceinline__ void scale_rows(accumulator<N> &c, const float factor[2])
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
@@ -130,7 +130,7 @@ __device__ __forceinline__ void store_lse(const struct kern_attention &a, const 
                                           const softmax_state &r)
 {
     for (int half = 0; a.lse && threadIdx.x % 4 == 0 && half < 2; half++) {
-        const int row = first_row() + part_row(2 * half);
+        const int row = first_row() + accumulator_row(2 * half);
         if (row < t.n)
             a.lse[head * a.shape.ntok + t.token + row] = r.top[half] * a.shape.scale + logf(r.sum[half]);
     }
@@ -162,7 +162,7 @@ __device__ __forceinline__ query_steps find_steps(const struct kern_attention_sh
     w.keys = keys;
     w.kv = blockIdx.y;
     w.shared_by = (uint32_t)s.nhead / (uint32_t)s.nkv;
-    w.ntile = (int32_t)((last_seeing(s, keys) - keys.token + nrow - 1) / nrow);
+    w.ntile = (int32_t)((end_of_queries_seeing(s, keys) - keys.token + nrow - 1) / nrow);
     w.n = (int32_t)w.shared_by * w.ntile;
     return w;
 }
@@ -205,35 +205,35 @@ __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_a
 
 /* Turns scores (keys, queries) in s into weights, and their gradients in d into gradients of the scores. The factor
  * `scale` is left out; the caller multiplies the sums by it at the end. unit: one unit of a score, in base-2
- * logarithms. before: the distance from the first key of the part to the first query. WHOLE: every query sees every
- * key. Queries beyond the end of the document add nothing: their rows and gradients are zeros. */
+ * logarithms. before: the distance from the first key of the accumulator to the first query. WHOLE: every query sees
+ * every key. Queries beyond the end of the document add nothing: their rows and gradients are zeros. */
 template <bool WHOLE, int N>
-__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before,
-                                           uint32_t limit)
+__device__ __forceinline__ void softmax_grad_keys(accumulator<N> &s, accumulator<N> &d, const query_sums<N> &sums,
+                                                  float unit, int before, uint32_t limit)
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int col = i * 8 + part_col(e);
-            const bool seen = WHOLE || (uint32_t)(before + col - part_row(e)) < limit;
+            const int col = i * 8 + accumulator_col(e);
+            const bool seen = WHOLE || (uint32_t)(before + col - accumulator_row(e)) < limit;
             const float weight = power_of_two(s.v[i][e] * unit - sums.lse[col] * LOG2E);
             s.v[i][e] = seen ? weight : 0.0f;
             d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[col]) : 0.0f;
         }
 }
 
-/* The same for a part of the tile t, which has nrow keys, and N queries of its document from query0 on. */
+/* The same for an accumulator of the tile t, which has nrow keys, and N queries of its document from query0 on. */
 template <int N>
-__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums,
-                                           const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow,
-                                           int64_t query0)
+__device__ __forceinline__ void softmax_grad_keys(accumulator<N> &s, accumulator<N> &d, const query_sums<N> &sums,
+                                                  const struct kern_attention_shape &shape, const struct tile &t,
+                                                  int64_t nrow, int64_t query0)
 {
     const int before = (int)(query0 - t.token) - first_row();
-    if (all_seen(shape, query0, N, t.token, nrow))
-        weigh_keys<true>(s, d, sums, shape.scale * LOG2E, before, 0);
+    if (all_visible(shape, query0, N, t.token, nrow))
+        softmax_grad_keys<true>(s, d, sums, shape.scale * LOG2E, before, 0);
     else
-        weigh_keys<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
+        softmax_grad_keys<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
 }
 
 /* lse (base 2) and delta of the two rows of a thread. */
@@ -246,7 +246,7 @@ __device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_gr
 {
     row_sums r = {};
     for (int half = 0; half < 2; half++) {
-        const int64_t row = first_row() + part_row(2 * half);
+        const int64_t row = first_row() + accumulator_row(2 * half);
         if (row < t.n) {
             r.lse[half] = g.lse[head * g.shape.ntok + t.token + row] * LOG2E;
             r.delta[half] = delta[head * g.shape.ntok + t.token + row];
@@ -256,32 +256,32 @@ __device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_gr
 }
 
 /* Turns the gradients of the weights in d into gradients of the scores (queries, keys), without the factor `scale`.
- * before: the distance from the first key to the first query of the part. WHOLE: every query sees every key. */
+ * before: the distance from the first key to the first query of the accumulator. WHOLE: every query sees every key. */
 template <bool WHOLE, int N>
-__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, float unit,
-                                              int before, uint32_t limit)
+__device__ __forceinline__ void softmax_grad_queries(const accumulator<N> &s, accumulator<N> &d, const row_sums &sums,
+                                                     float unit, int before, uint32_t limit)
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const bool seen = WHOLE || (uint32_t)(before + part_row(e) - i * 8 - part_col(e)) < limit;
+            const bool seen = WHOLE || (uint32_t)(before + accumulator_row(e) - i * 8 - accumulator_col(e)) < limit;
             const float weight = power_of_two(s.v[i][e] * unit - sums.lse[e / 2]);
             d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[e / 2]) : 0.0f;
         }
 }
 
-/* The same for a part of the tile t, which has nrow queries, and N keys of its document from key0 on. */
+/* The same for an accumulator of the tile t, which has nrow queries, and N keys of its document from key0 on. */
 template <int N>
-__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums,
-                                              const struct kern_attention_shape &shape, const struct tile &t,
-                                              int64_t nrow, int64_t key0)
+__device__ __forceinline__ void softmax_grad_queries(const accumulator<N> &s, accumulator<N> &d, const row_sums &sums,
+                                                     const struct kern_attention_shape &shape, const struct tile &t,
+                                                     int64_t nrow, int64_t key0)
 {
     const int before = (int)(t.token - key0) + first_row();
-    if (all_seen(shape, t.token, nrow, key0, N))
-        weigh_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0);
+    if (all_visible(shape, t.token, nrow, key0, N))
+        softmax_grad_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0);
     else
-        weigh_queries<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
+        softmax_grad_queries<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
 }
 
 #endif

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
         return;
     const key_tiles w = find_key_tiles(s, find_tile<GROUPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
-    part<DIM> o = {};
-    part<KEYS> scores;
+    accumulator<DIM> o = {};
+    accumulator<KEYS> scores;
     a_fragment<DIM> queries;
     a_fragment<KEYS> weights;
     softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
         start_rows(scores, queries, m.k[i % 2]);
         group_commit();
         begin(o);
-        start_part(o, weights, m.v[(i - 1) % 2]);
+        start_accumulator(o, weights, m.v[(i - 1) % 2]);
         group_commit();
         load(m.k, a.k, s, w, i + 1, vectors);
         load(m.v, a.v, s, w, i, vectors);
@@ -75,11 +75,11 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
     }
     wait_for_copies();
     begin(o);
-    start_part(o, weights, m.v[(w.ntile - 1) % 2]);
+    start_accumulator(o, weights, m.v[(w.ntile - 1) % 2]);
     group_commit();
     finish<0>(o);
     finish_rows(r, factor);
-    store_part(a.o, m.q, o, factor, t.token, t.n, w.head, s.head_dim, vectors);
+    store_accumulator(a.o, m.q, o, factor, t.token, t.n, w.head, s.head_dim, vectors);
     store_lse(a, t, w.head, r);
 }
 

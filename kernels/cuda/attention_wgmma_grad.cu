@@ -40,9 +40,9 @@ __device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_
 /* Starts the scores of a step, a · xᵀ, and the gradients of its weights, b · yᵀ. a and b are fragments in registers,
  * or rows of tiles. */
 template <int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const a_fragment<DIM> &a,
-                                             const a_fragment<DIM> &b, const swizzled<DIM, COLS> &x,
-                                             const swizzled<DIM, COLS> &y)
+__device__ __forceinline__ void start_scores(accumulator<COLS> &scores, accumulator<COLS> &grads,
+                                             const a_fragment<DIM> &a, const a_fragment<DIM> &b,
+                                             const swizzled<DIM, COLS> &x, const swizzled<DIM, COLS> &y)
 {
     begin(scores, grads);
     start_rows(scores, a, x);
@@ -51,8 +51,8 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
 }
 
 template <int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const key_memory<DIM> &m, int row0,
-                                             int stage)
+__device__ __forceinline__ void start_scores(accumulator<COLS> &scores, accumulator<COLS> &grads,
+                                             const key_memory<DIM> &m, int row0, int stage)
 {
     begin(scores, grads);
     start_rows(scores, m.k, row0, m.q[stage]);
@@ -62,12 +62,12 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
 
 /* Starts the products that add a step to the gradients of keys and values. */
 template <int DIM>
-__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const a_fragment<COLS> &d_scores,
+__device__ __forceinline__ void start_sums(accumulator<DIM> &dk, accumulator<DIM> &dv, const a_fragment<COLS> &d_scores,
                                            const a_fragment<COLS> &weights, const key_memory<DIM> &m, int32_t i)
 {
     begin(dv, dk);
-    start_part(dv, weights, m.d_o[i % STAGES]);
-    start_part(dk, d_scores, m.q[i % STAGES]);
+    start_accumulator(dv, weights, m.d_o[i % STAGES]);
+    start_accumulator(dk, d_scores, m.q[i % STAGES]);
     group_commit();
 }
 
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_atten
     const query_steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     const int row0 = group_row();
     step at = first_step(w);
-    part<DIM> dk = {}, dv = {};
-    part<COLS> scores, grads;
+    accumulator<DIM> dk = {}, dv = {};
+    accumulator<COLS> scores, grads;
     a_fragment<COLS> weights, d_scores;
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_atten
     load_step(m, g, p.delta, w, at, vectors);
     start_scores(scores, grads, m, row0, 0);
     finish<0>(scores, grads);
-    weigh_keys(scores, grads, m.sums[0], s, w.keys, GROUPS_ROWS, w.keys.token);
+    softmax_grad_keys(scores, grads, m.sums[0], s, w.keys, GROUPS_ROWS, w.keys.token);
     narrow_to_fragment(weights, scores);
     narrow_to_fragment(d_scores, grads);
     for (int32_t i = 1; i < w.n; i++) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_atten
         start_scores(scores, grads, m, row0, i % STAGES);
         start_sums(dk, dv, d_scores, weights, m, i - 1);
         finish<1>(scores, grads);
-        weigh_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, token_of<COLS>(w, at));
+        softmax_grad_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, token_of<COLS>(w, at));
         at = next;
         keep_before_wait(m.witness, xor_of(grads));
         finish<0>(dk, dv);
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_atten
     }
     start_sums(dk, dv, d_scores, weights, m, w.n - 1);
     finish<0>(dk, dv);
-    __syncthreads(); /* store_part overwrites k and v */
+    __syncthreads(); /* store_accumulator overwrites k and v */
     const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
-    store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_accumulator(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_accumulator(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
 template <int DIM>
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_att
     const key_tiles w = find_key_tiles(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
-    part<DIM> dq = {};
-    part<COLS> scores, grads;
+    accumulator<DIM> dq = {};
+    accumulator<COLS> scores, grads;
     a_fragment<DIM> q, d_o;
     a_fragment<COLS> d_scores;
     load_tile(m.q, g.q, t.token, t.n, w.head, s.head_dim, vectors);
@@ -153,27 +153,27 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_att
     start_scores(scores, grads, q, d_o, m.k[0], m.v[0]);
     load_keys(m, g, w, 1, vectors);
     finish<0>(scores, grads);
-    weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
+    softmax_grad_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
     narrow_to_fragment(d_scores, grads);
     for (int32_t i = 1; i < w.ntile; i++) {
         wait_for_copies();
         start_scores(scores, grads, q, d_o, m.k[i % STAGES], m.v[i % STAGES]);
         begin(dq);
-        start_part(dq, d_scores, m.k[(i - 1) % STAGES]);
+        start_accumulator(dq, d_scores, m.k[(i - 1) % STAGES]);
         group_commit();
         load_keys(m, g, w, i + 1, vectors);
         finish<1>(scores, grads);
-        weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
+        softmax_grad_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
         keep_before_wait(m.witness, xor_of(grads));
         finish<0>(dq);
         narrow_to_fragment(d_scores, grads);
     }
     begin(dq);
-    start_part(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);
+    start_accumulator(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);
     group_commit();
     finish<0>(dq);
     const float scale[2] = { s.scale, s.scale };
-    store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
+    store_accumulator(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
 }
 
 } // namespace

@@ -93,26 +93,26 @@ void run_dot_rows(struct kern_stream *stream, const parts &all, types kind, int6
 }
 
 enum {
-    MOST_DIM = WARP * WIDTH,
-    LEAST_LANES = 8
+    MAX_DIM = WARP * WIDTH,
+    MIN_LANES = 8
 }; /* features of a head; lanes that share a key, each with eight of its features */
 template <types K> constexpr int KEYS = K == ALL_BF16 ? 4 : 2; /* keys in flight at once */
 
 /* Partial results of attention over n ranges of the keys of a head: the maximum scores, Σ exp(score - top), and the
  * sums of values with those weights, in rows of pitch features. */
-struct key_part {
+struct partial_attention {
     float *top, *sum, *o;
     int64_t n, pitch;
 };
 
 /* Partial results of the lanes of a block, in shared memory. */
-struct one_shared {
-    float top[THREADS / LEAST_LANES], sum[THREADS / LEAST_LANES], o[THREADS * WIDTH];
+struct block_results {
+    float top[THREADS / MIN_LANES], sum[THREADS / MIN_LANES], o[THREADS * WIDTH];
 };
 
 /* State of a lane: n of eight features, from column col on, of the keys and values; and the online softmax over the
  * keys seen so far. */
-struct share {
+struct lane_state {
     int64_t col;
     int n;
     bool whole;
@@ -122,14 +122,14 @@ struct share {
 
 /* Loads all keys behind one branch: with a branch per key the compiler waits for each load. Past the end of the range
  * it reads the last key again; the result is ignored. */
-template <types K, int APART>
-__device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first,
-                                          int64_t end)
+template <types K, int STRIDE>
+__device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const lane_state &s, const struct kern_cmat &m,
+                                          int64_t first, int64_t end)
 {
     int64_t key[KEYS<K>];
 #pragma unroll
     for (int i = 0; i < KEYS<K>; i++)
-        key[i] = first + i * APART < end ? first + i * APART : end - 1;
+        key[i] = first + i * STRIDE < end ? first + i * STRIDE : end - 1;
     if (s.whole)
 #pragma unroll
         for (int i = 0; i < KEYS<K>; i++)
@@ -142,7 +142,7 @@ __device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, co
 
 /* Rescales the sums to the new maximum, and adds the values of these keys. */
 template <types K>
-__device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], const bool there[KEYS<K>],
+__device__ __forceinline__ void add_keys(lane_state &s, const float score[KEYS<K>], const bool there[KEYS<K>],
                                          const raw8<K> v[KEYS<K>])
 {
     float next = s.top;
@@ -168,17 +168,18 @@ __device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], c
 
 /* Processes KEYS keys from the lane's first key on. All lanes of a warp must call it, also those without a key. */
 template <types K, int LANES>
-__device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
+__device__ __forceinline__ void attend_to_keys(lane_state &s, const struct kern_attention_one &a, int64_t first,
+                                               int64_t end)
 {
-    constexpr int APART = THREADS / LANES;
+    constexpr int STRIDE = THREADS / LANES;
     raw8<K> k[KEYS<K>], v[KEYS<K>];
     float score[KEYS<K>];
     bool there[KEYS<K>];
-    load_keys<K, APART>(k, s, a.k, first, end);
-    load_keys<K, APART>(v, s, a.v, first, end);
+    load_keys<K, STRIDE>(k, s, a.k, first, end);
+    load_keys<K, STRIDE>(v, s, a.v, first, end);
 #pragma unroll
     for (int i = 0; i < KEYS<K>; i++) {
-        there[i] = first + i * APART < end;
+        there[i] = first + i * STRIDE < end;
         score[i] = lanes_sum<LANES>(add_products(0, s.q, unpack(k[i]))) * a.scale;
     }
     add_keys<K>(s, score, there, v);
@@ -186,7 +187,7 @@ __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_
 
 /* Joins the partial results of feature col; *top and *sum receive the total maximum and sum. A range without keys adds
  * nothing. */
-__device__ __forceinline__ float join_parts(const key_part &f, int64_t col, float *top, float *sum)
+__device__ __forceinline__ float join_parts(const partial_attention &f, int64_t col, float *top, float *sum)
 {
     float x = 0;
     *top = -INFINITY;
@@ -202,24 +203,25 @@ __device__ __forceinline__ float join_parts(const key_part &f, int64_t col, floa
 }
 
 template <types K, int LANES>
-__device__ __forceinline__ share begin_share(const struct kern_attention_one &a, int64_t head, bool vectors)
+__device__ __forceinline__ lane_state begin_lane(const struct kern_attention_one &a, int64_t head, bool vectors)
 {
     const int64_t kv = (uint32_t)head / ((uint32_t)a.nhead / (uint32_t)a.nkv);
     const int col = (int)threadIdx.x % LANES * WIDTH, left = (int)a.head_dim - col,
               n = left < 0       ? 0
                   : left < WIDTH ? left
                                  : WIDTH;
-    return share{ kv * a.head_dim + col,
-                  n,
-                  vectors && n == WIDTH,
-                  load8<K>(a.q, 0, head * a.head_dim + col, n, false),
-                  {},
-                  -INFINITY,
-                  0 };
+    return lane_state{ kv * a.head_dim + col,
+                       n,
+                       vectors && n == WIDTH,
+                       load8<K>(a.q, 0, head * a.head_dim + col, n, false),
+                       {},
+                       -INFINITY,
+                       0 };
 }
 
 /* Collects the partial results of the lanes. After its barrier all threads of the block see them. */
-template <int LANES> __device__ __forceinline__ key_part gather_shares(one_shared &shared, const share &s)
+template <int LANES>
+__device__ __forceinline__ partial_attention gather_lanes(block_results &shared, const lane_state &s)
 {
     const int part = (int)threadIdx.x / LANES;
 #pragma unroll
@@ -230,28 +232,28 @@ template <int LANES> __device__ __forceinline__ key_part gather_shares(one_share
         shared.sum[part] = s.sum;
     }
     __syncthreads();
-    return key_part{ shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH };
+    return partial_attention{ shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH };
 }
 
 /* The partial results of one head, out of those of all heads. */
-__device__ __forceinline__ key_part of_head(const key_part &all, int64_t head)
+__device__ __forceinline__ partial_attention of_head(const partial_attention &all, int64_t head)
 {
-    return key_part{ all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n,
-                     all.pitch };
+    return partial_attention{ all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n,
+                              all.pitch };
 }
 
 /* A block takes one head and up to `each` of its keys. At the end each thread takes a feature. If there is only one
  * range, the block writes the final result. */
 template <types K, int LANES>
 __global__ void __launch_bounds__(THREADS, 2)
-    attend_keys(struct kern_attention_one a, key_part ranges, int64_t each, bool vectors)
+    attend_keys(struct kern_attention_one a, partial_attention ranges, int64_t each, bool vectors)
 {
     const int64_t head = blockIdx.x, range = blockIdx.y, feature = threadIdx.x,
                   end = (range + 1) * each < a.nkeys ? (range + 1) * each : a.nkeys;
-    share s = begin_share<K, LANES>(a, head, vectors);
+    lane_state s = begin_lane<K, LANES>(a, head, vectors);
     for (int64_t first = range * each; first < end; first += THREADS / LANES * KEYS<K>)
-        take_keys<K, LANES>(s, a, first + threadIdx.x / LANES, end);
-    const key_part all = gather_shares<LANES>(shared_memory<one_shared>(), s), out = of_head(ranges, head);
+        attend_to_keys<K, LANES>(s, a, first + threadIdx.x / LANES, end);
+    const partial_attention all = gather_lanes<LANES>(shared_memory<block_results>(), s), out = of_head(ranges, head);
     if (feature >= a.head_dim)
         return;
     float top, sum, x = join_parts(all, feature, &top, &sum);
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-__global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one a, key_part ranges)
+__global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one a, partial_attention ranges)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, head = i / a.head_dim;
     if (head >= a.nhead)
@@ -276,28 +278,28 @@ __global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one
 }
 
 constexpr int64_t BLOCKS = 256,
-                  LEAST_RANGE = 256; /* blocks that keep a device busy; keys below which a second launch does not pay */
-static_assert((MOST_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
+                  MIN_RANGE = 256; /* blocks that keep a device busy; keys below which a second launch does not pay */
+static_assert((MAX_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
 
 /* Number of keys in a range, chosen so that the device gets about BLOCKS blocks. Depends on the shape only. */
 int64_t keys_of_range(const struct kern_attention_one *a)
 {
     const int64_t most = a->nhead > 0 && a->nhead < BLOCKS ? BLOCKS / a->nhead : 1, even = (a->nkeys + most - 1) / most;
-    return even > LEAST_RANGE ? even : LEAST_RANGE;
+    return even > MIN_RANGE ? even : MIN_RANGE;
 }
 
 template <types K>
-void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const key_part &ranges,
+void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const partial_attention &ranges,
                      int64_t each)
 {
     const bool vectors = a->head_dim % WIDTH == 0 && aligned({ a->k, a->v });
     const dim3 grid((unsigned)a->nhead, (unsigned)ranges.n);
-    if (a->head_dim <= LEAST_LANES * WIDTH)
-        launch(stream, attend_keys<K, LEAST_LANES>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+    if (a->head_dim <= MIN_LANES * WIDTH)
+        launch(stream, attend_keys<K, MIN_LANES>, grid, THREADS, sizeof(block_results), *a, ranges, each, vectors);
     else if (a->head_dim <= 16 * WIDTH)
-        launch(stream, attend_keys<K, 16>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+        launch(stream, attend_keys<K, 16>, grid, THREADS, sizeof(block_results), *a, ranges, each, vectors);
     else
-        launch(stream, attend_keys<K, WARP>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+        launch(stream, attend_keys<K, WARP>, grid, THREADS, sizeof(block_results), *a, ranges, each, vectors);
 }
 
 bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
@@ -305,7 +307,7 @@ bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
     return cuda_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
                       "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is "
                       "not positive") &&
-           cuda_check(stream, a->head_dim <= MOST_DIM, "attention_one: heads of more than 256 features") &&
+           cuda_check(stream, a->head_dim <= MAX_DIM, "attention_one: heads of more than 256 features") &&
            cuda_has_scratch(stream);
 }
 
@@ -337,7 +339,7 @@ void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_
         return;
     const int64_t each = keys_of_range(a), n = (a->nkeys + each - 1) / each, all = a->nhead * n;
     float *scratch = static_cast<float *>(stream->scratch);
-    const key_part ranges = { scratch, scratch + all, scratch + 2 * all, n, a->head_dim };
+    const partial_attention ranges = { scratch, scratch + all, scratch + 2 * all, n, a->head_dim };
     switch (types_of({ a->q, a->k, a->v, a->o })) {
     case ALL_F32: run_attend_keys<ALL_F32>(stream, a, ranges, each); break;
     case ALL_BF16: run_attend_keys<ALL_BF16>(stream, a, ranges, each); break;

@@ -23,9 +23,9 @@ int cuda_use(int index);
 
 /* Writes what failed and the runtime's reason to message (KERN_MESSAGE_BYTES). code: a cudaError_t. Returns
  * KERN_ERR_MEMORY if the memory is exhausted, else KERN_ERR_LIBRARY. */
-int cuda_say(char *message, const char *what, int code);
+int cuda_error_message(char *message, const char *what, int code);
 /* The same for memory on a device. If the memory is exhausted, the message states the bytes wanted and the bytes
  * available. */
-int cuda_say_full(char *message, const char *what, size_t nbytes, int index, int code);
+int cuda_memory_message(char *message, const char *what, size_t nbytes, int index, int code);
 
 #endif

@@ -37,7 +37,7 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_r
         parts[block * e.ncol + col + j] = sum.v[j];
 }
 
-enum { MOST_ROW_BLOCKS = 65535 }; /* second dimension of a grid: 8 million rows */
+enum { MAX_ROW_BLOCKS = 65535 }; /* second dimension of a grid: 8 million rows */
 
 /* vectors: groups of eight elements start at multiples of 16 bytes. */
 template <typename Op>
@@ -46,7 +46,7 @@ void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operan
 {
     const eights e = { nrow, ncol, (ncol + WIDTH - 1) / WIDTH, vectors };
     const int64_t nblock = kern_row_blocks(nrow);
-    if (!cuda_check(stream, nblock <= MOST_ROW_BLOCKS, "sum over rows: more rows than 8 million"))
+    if (!cuda_check(stream, nblock <= MAX_ROW_BLOCKS, "sum over rows: more rows than 8 million"))
         return;
     const dim3 grid(blocks_for(e.per_row, THREADS).x, (unsigned)nblock);
     switch (types_of(all)) {

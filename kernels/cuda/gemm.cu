@@ -57,7 +57,7 @@ struct bias_op {
     struct kern_cmat bias;
     template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
     {
-        f8 x = load8<K>(reading(c), row, col, n, whole);
+        f8 x = load8<K>(as_const(c), row, col, n, whole);
         const f8 b = load8<K>(bias, 0, col, n, whole);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)

@@ -10,35 +10,35 @@
 namespace {
 
 /* Σ exp(x - top) so far, and the largest x. A NaN never becomes the maximum, but makes the sum NaN. */
-struct soft {
+struct softmax_state {
     float top, sum;
 };
 
 enum { ROW_THREADS = 1024 }; /* one block per multiprocessor; two would leave 32 registers per thread */
 template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* groups of eight per thread in flight */
 
-struct entropy_shared {
-    soft part[ROW_THREADS / WARP];
+struct block_results {
+    softmax_state part[ROW_THREADS / WARP];
     float at; /* logit of the target */
 };
 
 /* Rescales the sum of s to the maximum `top`. The test for equality avoids exp(-inf - -inf) = NaN if both are empty. */
-__device__ __forceinline__ float bring(soft s, float top)
+__device__ __forceinline__ float rescaled_sum(softmax_state s, float top)
 {
     return s.top == top ? s.sum : s.sum * expf(s.top - top);
 }
 
-__device__ __forceinline__ soft join(soft a, soft b)
+__device__ __forceinline__ softmax_state join(softmax_state a, softmax_state b)
 {
     const float top = fmaxf(a.top, b.top);
-    return soft{ top, bring(a, top) + bring(b, top) };
+    return softmax_state{ top, rescaled_sum(a, top) + rescaled_sum(b, top) };
 }
 
-__device__ __forceinline__ soft join_block(entropy_shared &shared, soft s)
+__device__ __forceinline__ softmax_state join_block(block_results &shared, softmax_state s)
 {
 #pragma unroll
     for (int with = WARP / 2; with > 0; with /= 2)
-        s = join(s, soft{ __shfl_xor_sync(~0u, s.top, with), __shfl_xor_sync(~0u, s.sum, with) });
+        s = join(s, softmax_state{ __shfl_xor_sync(~0u, s.top, with), __shfl_xor_sync(~0u, s.sum, with) });
     if (threadIdx.x % WARP == 0)
         shared.part[threadIdx.x / WARP] = s;
     __syncthreads();
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct ke
 }
 
 /* Replaces elements n … 7 by -inf: they are never the maximum and add nothing. */
-__device__ __forceinline__ f8 only(f8 x, int n)
+__device__ __forceinline__ f8 mask_tail(f8 x, int n)
 {
     if (n < WIDTH)
 #pragma unroll
@@ -82,22 +82,23 @@ __device__ __forceinline__ f8 only(f8 x, int n)
 /* Adds a stretch to the sum, which is rescaled to a new maximum once. An infinite maximum is not subtracted, as that
  * would make NaNs. */
 template <types K>
-__device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
+__device__ __forceinline__ softmax_state add_eights(softmax_state s, const raw8<K> x[AHEAD<K>], int64_t from,
+                                                    int64_t ncol)
 {
     int64_t col;
     float top = s.top;
 #pragma unroll
     for (int i = 0; i < AHEAD<K>; i++) {
-        const f8 v = only(unpack(x[i]), eight_of(from, i, ncol, &col));
+        const f8 v = mask_tail(unpack(x[i]), eight_of(from, i, ncol, &col));
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
             top = fmaxf(top, v.v[j]);
     }
     const float off = top - top == 0 ? top : 0.0f;
-    s = soft{ top, bring(s, top) };
+    s = softmax_state{ top, rescaled_sum(s, top) };
 #pragma unroll
     for (int i = 0; i < AHEAD<K>; i++) {
-        const f8 v = only(unpack(x[i]), eight_of(from, i, ncol, &col));
+        const f8 v = mask_tail(unpack(x[i]), eight_of(from, i, ncol, &col));
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
             s.sum += expf(v.v[j] - off);
@@ -106,9 +107,9 @@ __device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], in
 }
 
 template <types K>
-__device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int64_t row, bool vectors)
+__device__ __forceinline__ softmax_state read_row(const struct kern_cross_entropy &e, int64_t row, bool vectors)
 {
-    soft s = { -INFINITY, 0 };
+    softmax_state s = { -INFINITY, 0 };
     for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
         raw8<K> x[AHEAD<K>];
         load_eights<K>(x, e, row, from, vectors);
@@ -120,8 +121,8 @@ __device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int
 /* Writes the gradient from the start of the row, a stretch of all threads at a time. All threads read their part of a
  * stretch before one writes, because the gradient may share memory with the logits, at half their width. */
 template <types K>
-__device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors, soft s,
-                                          float scale)
+__device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors,
+                                          softmax_state s, float scale)
 {
     const int64_t target = e.target[row];
     for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
@@ -158,7 +159,7 @@ template <types K>
 __global__ void __launch_bounds__(ROW_THREADS)
     entropy_rows(struct kern_cross_entropy e, const struct cuda_fault *fault, bool vectors)
 {
-    entropy_shared &shared = shared_memory<entropy_shared>();
+    block_results &shared = shared_memory<block_results>();
     const int64_t row = blockIdx.x;
     if (fault->kind != CUDA_FAULT_NONE)
         return;
@@ -168,7 +169,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
     if (threadIdx.x == 0)
         shared.at = load1<K>(e.logits, row, e.target[row]);
-    const soft s = join_block(shared, read_row<K>(e, row, vectors));
+    const softmax_state s = join_block(shared, read_row<K>(e, row, vectors));
     if (threadIdx.x == 0)
         e.loss[row] = (float)(log((double)s.sum) + ((double)s.top - (double)shared.at));
     if (e.dlogits.data)
@@ -184,13 +185,13 @@ void cuda_cross_entropy(struct kern_stream *stream, const struct kern_cross_entr
     cuda_check_indices(stream, e->target, e->nrow, INT32_MIN, e->ncol, CUDA_FAULT_TARGET);
     switch (types_of({ e->logits, e->dlogits })) {
     case ALL_F32:
-        launch(stream, entropy_rows<ALL_F32>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<ALL_F32>, grid, ROW_THREADS, sizeof(block_results), *e, stream->fault, vectors);
         break;
     case ALL_BF16:
-        launch(stream, entropy_rows<ALL_BF16>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<ALL_BF16>, grid, ROW_THREADS, sizeof(block_results), *e, stream->fault, vectors);
         break;
     case MIXED:
-        launch(stream, entropy_rows<MIXED>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<MIXED>, grid, ROW_THREADS, sizeof(block_results), *e, stream->fault, vectors);
         break;
     }
 }

@@ -43,7 +43,7 @@ struct panel panel_of(struct kern_stream *stream, int64_t ncol, enum kern_dtype 
     return p;
 }
 
-int64_t some(const struct panel &p, int64_t from, int64_t end)
+int64_t rows_at_once(const struct panel &p, int64_t from, int64_t end)
 {
     return end - from < p.nrow ? end - from : p.nrow;
 }
@@ -75,7 +75,7 @@ void cuda_product_masked_a(struct kern_stream *stream, const struct product *p, 
     const struct panel a = panel_of(stream, p->k, p->a.dtype);
     for (int64_t row = 0, n; row < p->m && !stream->status; row += n) {
         struct product part = *p;
-        n = some(a, row, p->m);
+        n = rows_at_once(a, row, p->m);
         mask(stream, a, p->a, row, n, *d);
         part.m = n, part.a = kern_const(a.m);
         part.c = rows_from(p->c, row), part.add = sum_so_far(*p, row);
@@ -90,7 +90,7 @@ void cuda_product_masked_b(struct kern_stream *stream, const struct product *p, 
     const struct panel b = panel_of(stream, p->n, p->b.dtype);
     for (int64_t row = 0, n; row < p->k && !stream->status; row += n) {
         struct product part = *p;
-        n = some(b, row, p->k);
+        n = rows_at_once(b, row, p->k);
         mask(stream, b, p->b, row, n, *d);
         part.k = n, part.a = rows_from(p->a, row), part.b = kern_const(b.m);
         cuda_product(stream, &part);
@@ -106,7 +106,7 @@ void cuda_product_masked_c(struct kern_stream *stream, const struct product *p, 
         struct product part = *p;
         const struct kern_mat to = rows_from(p->c, row);
         const struct kern_cmat add = sum_so_far(*p, row);
-        n = some(c, row, p->m);
+        n = rows_at_once(c, row, p->m);
         part.m = n, part.a = rows_from(p->a, row), part.c = c.m, part.add = kern_cmat{};
         cuda_product(stream, &part);
         for_eights(stream, { to, add, c.m }, n, p->n,

@@ -30,7 +30,7 @@ static int alloc_device(struct kern_location location, size_t nbytes, struct ker
         return KERN_OK;
     }
     cudaFree(data);
-    return cuda_say_full(message, "a buffer", nbytes, location.index, code);
+    return cuda_memory_message(message, "a buffer", nbytes, location.index, code);
 }
 
 static int alloc_pinned(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
@@ -44,7 +44,7 @@ static int alloc_pinned(struct kern_location location, size_t nbytes, struct ker
     if (code == cudaSuccess)
         return KERN_OK;
     host_memory()->free(out);
-    return cuda_say(message, "locking host memory", code);
+    return cuda_error_message(message, "locking host memory", code);
 }
 
 static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)

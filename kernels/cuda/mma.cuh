@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
 }
 
 /* The same with the matrices transposed: elements 2t and 2t+1 of column g. */
-__device__ __forceinline__ void load_matrices_across(uint32_t r[4], const void *row)
+__device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -79,13 +79,13 @@ struct shim_matrices {
     uint32_t *r;
 };
 
-template <bool ACROSS> void shim_load_matrices(void *const lane[32])
+template <bool TRANSPOSED> void shim_load_matrices(void *const lane[32])
 {
     for (int i = 0; i < 32; i++)
         for (int m = 0; m < 4; m++) {
             uint16_t pair[2];
             for (int e = 0; e < 2; e++) {
-                const int row = ACROSS ? 2 * (i % 4) + e : i / 4, col = ACROSS ? i / 4 : 2 * (i % 4) + e;
+                const int row = TRANSPOSED ? 2 * (i % 4) + e : i / 4, col = TRANSPOSED ? i / 4 : 2 * (i % 4) + e;
                 memcpy(&pair[e],
                        static_cast<const uint16_t *>(static_cast<shim_matrices *>(lane[8 * m + row])->row) + col,
                        sizeof(pair[e]));
@@ -100,7 +100,7 @@ static inline void load_matrices(uint32_t r[4], const void *row)
     shim_warp(shim_load_matrices<false>, &mine);
 }
 
-static inline void load_matrices_across(uint32_t r[4], const void *row)
+static inline void load_matrices_transposed(uint32_t r[4], const void *row)
 {
     shim_matrices mine = { row, r };
     shim_warp(shim_load_matrices<true>, &mine);

@@ -17,7 +17,7 @@ struct member {
     bool there;
 };
 
-template <int GROUP> __device__ __forceinline__ member my_group(int64_t nrow, int64_t ngroup, int64_t ncol)
+template <int GROUP> __device__ __forceinline__ member group_of_thread(int64_t nrow, int64_t ngroup, int64_t ncol)
 {
     member m;
     m.group = GROUP == THREADS ? blockIdx.x : blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
@@ -56,7 +56,7 @@ __device__ __forceinline__ raw8<K> load_piece(const struct kern_cmat &from, cons
 template <types K, int GROUP, int EACH>
 __global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bool vectors)
 {
-    const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
+    const member m = group_of_thread<GROUP>(r.nrow, r.ngroup, r.ncol);
     raw8<K> mine[KEPT<EACH>] = {};
     float sum = 0;
 #pragma unroll
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bo
 template <types K, int GROUP, int EACH>
 __global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad r, bool vectors)
 {
-    const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
+    const member m = group_of_thread<GROUP>(r.nrow, r.ngroup, r.ncol);
     const float rstd = m.there ? r.rstd[m.group] : 0;
     raw8<K> mine[KEPT<EACH>] = {}, grads[KEPT<EACH>] = {};
     float sum = 0;

@@ -34,16 +34,16 @@ __device__ __forceinline__ struct kern_mat row_into(void *x, enum kern_dtype dty
 
 __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entries, int n, adamw_step s)
 {
-    const adamw_entry &e = my_entry(entries, n);
+    const adamw_entry &e = entry_of_block(entries, n);
     const int64_t col = (((int64_t)blockIdx.x - e.block0) * THREADS + threadIdx.x) * WIDTH;
     if (col >= e.nelem)
         return;
-    const int some = e.nelem - col < WIDTH ? (int)(e.nelem - col) : WIDTH;
-    const bool whole = e.aligned && some == WIDTH;
-    f8 weight = load8<ALL_F32>(row_of(e.p, KERN_F32), 0, col, some, whole),
-       mean = load8<ALL_F32>(row_of(e.m, KERN_F32), 0, col, some, whole);
-    f8 square = load8<ALL_F32>(row_of(e.v, KERN_F32), 0, col, some, whole);
-    const f8 grad = load8<ALL_F32>(row_of(e.grad, KERN_F32), 0, col, some, whole);
+    const int count = e.nelem - col < WIDTH ? (int)(e.nelem - col) : WIDTH;
+    const bool whole = e.aligned && count == WIDTH;
+    f8 weight = load8<ALL_F32>(row_of(e.p, KERN_F32), 0, col, count, whole),
+       mean = load8<ALL_F32>(row_of(e.m, KERN_F32), 0, col, count, whole);
+    f8 square = load8<ALL_F32>(row_of(e.v, KERN_F32), 0, col, count, whole);
+    const f8 grad = load8<ALL_F32>(row_of(e.grad, KERN_F32), 0, col, count, whole);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float x = grad.v[i] * s.grad_scale;
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
         square.v[i] = square.v[i] * s.beta2 + x * x * s.one_minus_beta2;
         weight.v[i] = weight.v[i] * e.keep - s.step_size * mean.v[i] / (sqrtf(square.v[i]) * s.inv_sqrt_bias2 + s.eps);
     }
-    store8<ALL_F32>(row_into(e.p, KERN_F32), 0, col, some, whole, weight);
-    store8<ALL_F32>(row_into(e.m, KERN_F32), 0, col, some, whole, mean);
-    store8<ALL_F32>(row_into(e.v, KERN_F32), 0, col, some, whole, square);
+    store8<ALL_F32>(row_into(e.p, KERN_F32), 0, col, count, whole, weight);
+    store8<ALL_F32>(row_into(e.m, KERN_F32), 0, col, count, whole, mean);
+    store8<ALL_F32>(row_into(e.v, KERN_F32), 0, col, count, whole, square);
     if (e.rounded)
-        store8<ALL_BF16>(row_into(e.rounded, KERN_BF16), 0, col, some, whole, weight);
+        store8<ALL_BF16>(row_into(e.rounded, KERN_BF16), 0, col, count, whole, weight);
 }
 
 adamw_entry entry_of(const struct kern_adamw_range &r, double lr)

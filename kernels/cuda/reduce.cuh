@@ -6,7 +6,7 @@
 
 #include "cuda/launch.cuh"
 
-constexpr int WARP = 32, MOST_WARPS = 32;
+constexpr int WARP = 32, MAX_WARPS = 32;
 
 /* Sum over an aligned group of LANES lanes of a warp. LANES is a power of two. */
 template <int LANES, typename T> __device__ __forceinline__ T lanes_sum(T x)
@@ -33,7 +33,7 @@ __device__ __forceinline__ float warp_max(float x)
 
 /* Scratch of block_sum, at the start of a kernel's shared memory. */
 template <typename T> struct block_parts {
-    T part[MOST_WARPS];
+    T part[MAX_WARPS];
 };
 
 /* Sum over a block of NTHREAD threads. The second barrier allows immediate reuse of parts. */

@@ -20,8 +20,8 @@ struct rope_op {
         const int64_t low_at = head * r.dim + j, position = r.positions[row];
         const f8 c = load8<ALL_F32>(kern_cmat{ r.cosines, half, KERN_F32 }, position, j, n, whole);
         const f8 s = load8<ALL_F32>(kern_cmat{ r.sines, half, KERN_F32 }, position, j, n, whole);
-        f8 low = load8<K>(reading(r.x), row, low_at, n, whole),
-           high = load8<K>(reading(r.x), row, low_at + half, n, whole);
+        f8 low = load8<K>(as_const(r.x), row, low_at, n, whole),
+           high = load8<K>(as_const(r.x), row, low_at + half, n, whole);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float a = low.v[i], b = high.v[i], sine = r.inverse ? -s.v[i] : s.v[i];

@@ -7,7 +7,7 @@
 
 namespace {
 
-struct firsts {
+struct first_bad_rows {
     int64_t row[THREADS];
 };
 
@@ -15,7 +15,7 @@ struct firsts {
 __global__ void __launch_bounds__(THREADS)
     check_indices(struct cuda_fault *fault, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit, int kind)
 {
-    firsts &shared = shared_memory<firsts>();
+    first_bad_rows &shared = shared_memory<first_bad_rows>();
     int64_t first = nrow;
     for (int64_t i = threadIdx.x; i < nrow && first == nrow; i += THREADS)
         if (index[i] < lowest || index[i] >= limit)
@@ -46,7 +46,7 @@ struct move_rows {
     }
 };
 
-struct take_columns {
+struct gather_columns {
     struct kern_mat dst;
     struct kern_cmat src;
     const int32_t *index;
@@ -157,8 +157,8 @@ void cuda_check_indices(struct kern_stream *stream, const int32_t *index, int64_
                         enum cuda_fault_kind kind)
 {
     if (nrow > 0)
-        launch(stream, check_indices, dim3(1), THREADS, sizeof(firsts), stream->fault, index, nrow, lowest, limit,
-               (int)kind);
+        launch(stream, check_indices, dim3(1), THREADS, sizeof(first_bad_rows), stream->fault, index, nrow, lowest,
+               limit, (int)kind);
 }
 
 void cuda_gather_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
@@ -187,7 +187,7 @@ void cuda_gather_cols(struct kern_stream *stream, struct kern_mat dst, struct ke
                       int64_t nrow, int64_t ncol, int64_t nsrc)
 {
     cuda_check_indices(stream, index, nrow, 0, nsrc, CUDA_FAULT_INDEX);
-    for_eights(stream, { dst, src }, nrow, ncol, take_columns{ dst, src, index, stream->fault });
+    for_eights(stream, { dst, src }, nrow, ncol, gather_columns{ dst, src, index, stream->fault });
 }
 
 void cuda_scatter_add_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,

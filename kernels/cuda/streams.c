@@ -27,16 +27,16 @@ int cuda_use(int index)
     return (int)rc;
 }
 
-int cuda_say(char *message, const char *what, int code)
+int cuda_error_message(char *message, const char *what, int code)
 {
     snprintf(message, KERN_MESSAGE_BYTES, "%s: %s", what, cudaGetErrorString((cudaError_t)code));
     return code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
 }
 
-int cuda_say_full(char *message, const char *what, size_t nbytes, int index, int code)
+int cuda_memory_message(char *message, const char *what, size_t nbytes, int index, int code)
 {
     size_t nfree = 0, total = 0;
-    int rc = cuda_say(message, what, code);
+    int rc = cuda_error_message(message, what, code);
     if (rc == KERN_ERR_MEMORY && cudaMemGetInfo(&nfree, &total) == cudaSuccess)
         snprintf(message, KERN_MESSAGE_BYTES, "%s of %zu bytes on device %d, which has %zu free of %zu", what, nbytes,
                  index, nfree, total);
@@ -129,9 +129,10 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
     s->index = index;
     const bool goes_ahead = !pool;
     cudaError_t code = fill(s, goes_ahead);
-    int rc = code == cudaSuccess ? KERN_OK
-                                 : cuda_say_full(message, "a stream",
-                                                 goes_ahead ? sizeof(*s->fault) : SCRATCH_AND_PANEL_BYTES, index, code);
+    int rc = code == cudaSuccess
+                 ? KERN_OK
+                 : cuda_memory_message(message, "a stream", goes_ahead ? sizeof(*s->fault) : SCRATCH_AND_PANEL_BYTES,
+                                       index, code);
     if (rc == KERN_OK && !goes_ahead)
         rc = cuda_matmuls_new(&s->matmuls, message);
     if (rc == KERN_OK)
@@ -182,7 +183,7 @@ static int event_new(int index, bool timed, struct kern_event **out, char *messa
         code = cudaEventCreateWithFlags(&e->event, timed ? cudaEventDefault : cudaEventDisableTiming);
     if (code != cudaSuccess) {
         free(e);
-        return cuda_say(message, "an event", code);
+        return cuda_error_message(message, "an event", code);
     }
     *out = e;
     return KERN_OK;
@@ -221,7 +222,7 @@ static uint64_t event_elapsed_ns(struct kern_event *from, struct kern_event *to)
 
 const struct kern_device cuda_device = {
     .name = "cuda",
-    .apart = true,
+    .separate_memory = true,
     .row_unit = 128,
     .ops = &cuda_ops,
     .memory = &cuda_memory,

@@ -75,7 +75,7 @@ template <types K> __device__ __forceinline__ double square_row(const rows_entry
 
 __global__ void __launch_bounds__(THREADS) square_rows(const rows_entry *entries, int n)
 {
-    const rows_entry &e = my_entry(entries, n);
+    const rows_entry &e = entry_of_block(entries, n);
     const int64_t row = (int64_t)blockIdx.x - e.block0;
     double sum = e.x.dtype == KERN_F32 ? square_row<ALL_F32>(e, row) : square_row<ALL_BF16>(e, row);
     sum = block_sum<THREADS>(shared_memory<block_parts<double>>(), sum);

@@ -17,7 +17,7 @@ struct f8 {
     float v[WIDTH];
 };
 
-template <types K> __device__ __forceinline__ bool wide(enum kern_dtype dtype)
+template <types K> __device__ __forceinline__ bool is_f32(enum kern_dtype dtype)
 {
     return K == ALL_F32 || (K == MIXED && dtype == KERN_F32);
 }
@@ -74,13 +74,14 @@ __device__ __forceinline__ uint16_t narrow(float x)
 template <types K> __device__ __forceinline__ float load1(struct kern_cmat m, int64_t row, int64_t col)
 {
     const int64_t at = row * m.pitch + col;
-    return wide<K>(m.dtype) ? static_cast<const float *>(m.data)[at] : widen(static_cast<const uint16_t *>(m.data)[at]);
+    return is_f32<K>(m.dtype) ? static_cast<const float *>(m.data)[at]
+                              : widen(static_cast<const uint16_t *>(m.data)[at]);
 }
 
 template <types K> __device__ __forceinline__ void store1(struct kern_mat m, int64_t row, int64_t col, float x)
 {
     const int64_t at = row * m.pitch + col;
-    if (wide<K>(m.dtype))
+    if (is_f32<K>(m.dtype))
         static_cast<float *>(m.data)[at] = x;
     else
         static_cast<uint16_t *>(m.data)[at] = narrow(x);
@@ -110,7 +111,7 @@ template <types K> __device__ __forceinline__ f8 load8(struct kern_cmat m, int64
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             x.v[i] = i < n ? load1<K>(m, row, col + i) : 0.0f;
-    } else if (wide<K>(m.dtype)) {
+    } else if (is_f32<K>(m.dtype)) {
         const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(m.data) + row * m.pitch + col);
         const float4 a = from[0], b = from[1];
         x = f8{ { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w } };
@@ -147,7 +148,7 @@ __device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t c
         for (int i = 0; i < WIDTH; i++)
             if (i < n)
                 store1<K>(m, row, col + i, x.v[i]);
-    } else if (wide<K>(m.dtype)) {
+    } else if (is_f32<K>(m.dtype)) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(m.data) + row * m.pitch + col);
         to[0] = float4{ x.v[0], x.v[1], x.v[2], x.v[3] };
         to[1] = float4{ x.v[4], x.v[5], x.v[6], x.v[7] };
@@ -157,7 +158,7 @@ __device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t c
 }
 
 /* A const view of a matrix that is also written. */
-__device__ __forceinline__ struct kern_cmat reading(const struct kern_mat &m)
+__device__ __forceinline__ struct kern_cmat as_const(const struct kern_mat &m)
 {
     return kern_cmat{ m.data, m.pitch, m.dtype };
 }
@@ -212,7 +213,7 @@ struct eights {
 
 /* Row and column of piece i; false past the last. Divides in 32 bits if the numbers fit: a 64-bit division costs more
  * than the work. */
-__device__ __forceinline__ bool place(const eights &e, int64_t i, int64_t *row, int64_t *col)
+__device__ __forceinline__ bool position_of_piece(const eights &e, int64_t i, int64_t *row, int64_t *col)
 {
     if (i >= e.nrow * e.per_row)
         return false;
@@ -232,7 +233,7 @@ __device__ __forceinline__ bool place(const eights &e, int64_t i, int64_t *row, 
 template <types K, typename Op> __global__ void __launch_bounds__(THREADS) each_eight(Op op, eights e)
 {
     int64_t row, col;
-    if (!place(e, (int64_t)blockIdx.x * THREADS + threadIdx.x, &row, &col))
+    if (!position_of_piece(e, (int64_t)blockIdx.x * THREADS + threadIdx.x, &row, &col))
         return;
     const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
     op.template at<K>(row, col, n, e.aligned && n == WIDTH);

@@ -75,7 +75,7 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64
 
 /* C (64, N) = A (64, 16) · B, or += if `add`. A lies in registers, as for mma.m16n8k16; B in shared memory, as (N, 16),
  * or as (16, N) if ACROSS. */
-template <int N, bool ACROSS>
+template <int N, bool TRANSPOSED>
 __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
     static_assert(N == SLAB || N == HALF_SLAB);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                      "{%32, %33, %34, %35}, %36, p, 1, 1, %37;\n}"
                      : SIXTEEN(c), SIXTEEN(c + 4)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS), "r"((int)add)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED), "r"((int)add)
                      : "memory");
     else
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %22, 0;\n"
@@ -94,7 +94,7 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4
                      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
                      "{%16, %17, %18, %19}, %20, p, 1, 1, %21;\n}"
                      : SIXTEEN(c)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS), "r"((int)add)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED), "r"((int)add)
                      : "memory");
 }
 
@@ -123,7 +123,7 @@ template <int LEFT> __device__ __forceinline__ void group_wait()
 __device__ __forceinline__ void group_multiply(float (*)[4], uint64_t, uint64_t, bool)
 {
 }
-template <int N, bool ACROSS>
+template <int N, bool TRANSPOSED>
 __device__ __forceinline__ void group_multiply(float (*)[4], const uint32_t *, uint64_t, bool)
 {
 }
@@ -162,11 +162,11 @@ struct shim_group_product {
 
 /* Element (row, feature) of a matrix in shared memory, or (feature, row) if ACROSS: then the rows of a feature are
  * contiguous. */
-template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int feature)
+template <bool TRANSPOSED> float shim_group_element(uint64_t matrix, int row, int feature)
 {
     const uint64_t start = (matrix & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4, kind = matrix >> 62,
                    row_nbytes = kind == 1 ? 128 : 64;
-    const uint64_t along = 2 * (uint64_t)(ACROSS ? row : feature), down = (uint64_t)(ACROSS ? feature : row);
+    const uint64_t along = 2 * (uint64_t)(TRANSPOSED ? row : feature), down = (uint64_t)(TRANSPOSED ? feature : row);
     if ((kind != 1 && kind != 2) || (matrix & 0x3fffc000ffffc000) != 0 || start % row_nbytes + along >= row_nbytes)
         shim_bug("a descriptor that the kernels do not use");
     uint64_t at = start + down / 8 * stride + down % 8 * row_nbytes + along;
@@ -176,7 +176,7 @@ template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int fe
     return widen(bits);
 }
 
-template <int N, bool ACROSS> void shim_group_multiply(void *const lane[WARPGROUP])
+template <int N, bool TRANSPOSED> void shim_group_multiply(void *const lane[WARPGROUP])
 {
     const shim_group_product *first = static_cast<const shim_group_product *>(lane[0]);
     float a[GROUP_ROWS][16], b[16][N];
@@ -190,7 +190,7 @@ template <int N, bool ACROSS> void shim_group_multiply(void *const lane[WARPGROU
             }
     for (int k = 0; k < 16; k++)
         for (int n = 0; n < N; n++)
-            b[k][n] = shim_group_element<ACROSS>(first->b_matrix, n, k);
+            b[k][n] = shim_group_element<TRANSPOSED>(first->b_matrix, n, k);
     for (int i = 0; i < WARPGROUP; i++)
         for (int n = 0; n < N / 8; n++)
             for (int e = 0; e < 4; e++) {
@@ -208,10 +208,10 @@ static inline void group_multiply(float (*c)[4], uint64_t a, uint64_t b, bool ad
     shim_group(shim_group_multiply<64, false>, &mine, sizeof(mine));
 }
 
-template <int N, bool ACROSS> void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
+template <int N, bool TRANSPOSED> void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
     const shim_group_product mine = { c, add, true, { a[0], a[1], a[2], a[3] }, 0, b };
-    shim_group(shim_group_multiply<N, ACROSS>, &mine, sizeof(mine));
+    shim_group(shim_group_multiply<N, TRANSPOSED>, &mine, sizeof(mine));
 }
 
 #endif

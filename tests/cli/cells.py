@@ -4,9 +4,9 @@
 
 usage: cells.py BINARY [VERB[/SOURCE[/OPTION]] ...]
 
-The options of a verb are those of its --help. For each there is a way to try it in OPTIONS below (a value that must make a difference wherever the
-option is used), or a reason in UNSEEN why nobody can see it; an option in neither fails the test. A cell is a verb, a source and an option. It is
-run with the option and without, and passes where
+The options of a verb are those of its --help. For each there is a way to try it in OPTIONS below (a value that must
+make a difference wherever the option is used), or a reason in UNSEEN why nobody can see it; an option in neither fails
+the test. A cell is a verb, a source and an option. It is run with the option and without, and passes where
   - exit code, stdout or what is made differ (it was used),
   - or it exits 2 or 3 and its error or hint names the option, or a note names it (nobody takes it for used).
 Where the verb refuses the source without options, only those in ACCEPTING are tried.
@@ -35,24 +35,32 @@ UNSEEN = {
     "quiet": "takes notes and progress off stderr; cases/output.txt",
     "threads": "results are the same with any number; unit tests count threads",
     "memory": "results are the same in any budget; tests of sizes measure it",
+    "for": "an adapter that every program loads gives the same result; doctor.py",
     "help": "belongs to every verb",
 }
-KINDS = ("safetensors", "hf", "dcp", "fsdpck", "pt", "ranks")
+KINDS = ("safetensors", "hf", "dcp", "fsdpck", "pt", "ranks", "deepspeed", "vllm-sharded")
 
 
 class Source:
-    """path: what is given as SOURCE; kind: what it is found to be; name, shape, dtype: of its smallest tensor; module: what the names of that and its
-    fellows of an adapter begin with; trees: those that it has."""
+    """path: what is given as SOURCE; kind: what it is found to be; name, shape, dtype: of a small tensor; module:
+    what the names of that and its fellows of an adapter begin with; trees: those that it has; fuller: a model of the
+    same names and one more."""
 
     def __init__(self, tool, path, kind):
         self.path, self.kind = path, kind
         listed = json.loads(tool("ls", path, "--json")[1])
         assert listed["kind"] == kind, (path, listed["kind"])
         tensors = [t for t in listed["tensors"] if t["dtype"] in ("float32", "bfloat16") and math.prod(t["shape"]) > 1]
-        smallest = min(tensors, key=lambda t: math.prod(t["shape"]))
+        # Large enough that a total of kilobytes shows where it went.
+        visible = [t for t in tensors if math.prod(t["shape"]) * 1000 > sum(math.prod(t["shape"]) for t in tensors)]
+        smallest = min(visible, key=lambda t: math.prod(t["shape"]))
         self.name, self.shape, self.dtype = smallest["name"], smallest["shape"], smallest["dtype"]
         self.trees = sorted({t["path"][0] for t in listed["tensors"] if len(t["path"]) > 1})
         self.module = self.name.rpartition(".lora_")[0] or self.name
+        self.fuller = os.path.join(tool.folder, "fuller-" + path.strip("/").replace("/", "-") + ".safetensors")
+        shapes = {t["name"][6 if t["path"][:-1][:1] == ["model"] else 0:]: t["shape"] for t in listed["tensors"]}
+        shapes["one.more.weight"] = [16, 16]
+        write_safetensors(self.fuller, {n: ("F32", s, bytes(4 * math.prod(s))) for n, s in shapes.items()})
 
 
 class Tool:
@@ -62,7 +70,8 @@ class Tool:
         self.env.update(LC_ALL="C", HOME=folder)
 
     def __call__(self, *args, cwd=None):
-        p = subprocess.run([self.binary, *map(str, args)], cwd=cwd or self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=1800)
+        p = subprocess.run([self.binary, *map(str, args)], cwd=cwd or self.folder, env=self.env,
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=1800)
         return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
 
     def good(self, *args):
@@ -77,10 +86,15 @@ def sources(tool, at):
     write_small(at)
     shutil.copytree(os.path.join(FIXTURES, "tiny-llama-tied"), os.path.join(at, "llama"))
     shutil.copytree(os.path.join(FIXTURES, "lora-run"), os.path.join(at, "lora"))
-    write_safetensors(os.path.join(at, "lora.safetensors"), {"model.layers.%d.self_attn.q_proj.lora_%s.weight" % (layer, which): ("F32", shape, floats([0.5] * 256))
-                                                            for layer in (0, 1) for which, shape in (("A", [2, 128]), ("B", [128, 2]))})
+    write_safetensors(
+        os.path.join(at, "lora.safetensors"), {
+            "model.layers.%d.self_attn.q_proj.lora_%s.weight" % (layer, which): ("F32", shape, floats([0.5] * 256))
+            for layer in (0, 1)
+            for which, shape in (("A", [2, 128]), ("B", [128, 2]))
+        })
     tool.good("convert", "llama", "sharded", "--ranks", "2")
     tool.good("convert", "llama", "compressed", "--ranks", "2", "--compress")
+    tool.good("export", "llama", "vllm", "--style", "vllm-sharded", "--tp", "2")
     tool.good("export-lora", "lora", "adapter")
     os.mkdir(os.path.join(at, "other-assets"))
     with open(os.path.join(at, "other-assets", "config.json"), "w") as f:
@@ -90,10 +104,15 @@ def sources(tool, at):
     with open(os.path.join(at, "other_config.json"), "w") as f:
         json.dump(dict(config, lora_alpha=config["lora_alpha"] * 3), f)
     pt, dcp = os.path.join(FIXTURES, "pt"), os.path.join(FIXTURES, "dcp")
-    made = {"safetensors": ("tiny.safetensors", "safetensors"), "hf": ("llama", "hf"), "dcp": (dcp + "/torch-2.15/ckpt", "dcp"),
-            "dcp-slices": (dcp + "/slices/ckpt", "dcp"), "pt": (pt + "/training/last.pt", "pt"), "bin": (pt + "/bin_shards", "pt"),
-            "ranks": (pt + "/verl3", "ranks"), "fsdpck": ("sharded", "fsdpck"), "compressed": ("compressed", "fsdpck"), "lora-run": ("lora", "fsdpck"),
-            "adapter": ("adapter", "hf"), "lora-file": ("lora.safetensors", "safetensors")}
+    made = {
+        "safetensors": ("tiny.safetensors", "safetensors"), "hf": ("llama", "hf"),
+        "dcp": (dcp + "/torch-2.15/ckpt", "dcp"), "dcp-slices": (dcp + "/slices/ckpt", "dcp"),
+        "pt": (pt + "/training/last.pt", "pt"), "bin": (pt + "/bin_shards", "pt"), "ranks": (pt + "/verl3", "ranks"),
+        "deepspeed": (os.path.join(FIXTURES, "deepspeed", "zero2"), "deepspeed"),
+        "vllm-sharded": ("vllm", "vllm-sharded"),
+        "fsdpck": ("sharded", "fsdpck"), "compressed": ("compressed", "fsdpck"), "lora-run": ("lora", "fsdpck"),
+        "adapter": ("adapter", "hf"), "lora-file": ("lora.safetensors", "safetensors")
+    }
     return {name: Source(tool, os.path.join(at, path), kind) for name, (path, kind) in made.items()}
 
 
@@ -103,12 +122,22 @@ def command(verb, s, at, out, other):
     """The verb's words without options, and options that it wants."""
     ranks = ["--ranks", "2"]
     return {
-        "convert": ["convert", s.path, out, *ranks], "reshard": ["reshard", s.path, out, *ranks], "export": ["export", s.path, out],
-        "export-file": ["export", s.path, out + ".safetensors"], "export-lora": ["export-lora", s.path, out],
+        "convert": ["convert", s.path, out, *ranks],
+        "reshard": ["reshard", s.path, out, *ranks],
+        "export": ["export", s.path, out],
+        "export-file": ["export", s.path, out + ".safetensors"],
+        "export-lora": ["export-lora", s.path, out],
         "merge-lora": ["merge-lora", os.path.join(at, "llama"), s.path, out],
         "merge-sharded": ["merge-lora", os.path.join(at, "llama"), s.path, out, *ranks],
-        "ls": ["ls", s.path], "verify": ["verify", s.path], "diff": ["diff", s.path, other], "plan": ["plan", s.path, *ranks],
-        "cat": ["cat", s.path, s.name], "clean": ["clean", s.path],
+        "average": ["average", s.path, s.path, out],
+        "average-sharded": ["average", s.path, s.path, out, *ranks],
+        "ls": ["ls", s.path],
+        "verify": ["verify", s.path],
+        "doctor": ["doctor", s.path],
+        "diff": ["diff", s.path, other],
+        "plan": ["plan", s.path, *ranks],
+        "cat": ["cat", s.path, s.name],
+        "clean": ["clean", s.path],
     }[verb]
 
 
@@ -133,7 +162,15 @@ OPTIONS = {
     "json": lambda v, s: [["--json"]],
     "from": other_kinds,
     "no-verify": lambda v, s: [["--no-verify"]],
-    "names": lambda v, s: [["--names", "hf"], ["--names", "torchtitan"]],
+    # cat: under vLLM's, torchtitan's and Megatron's names there is no tensor of that name.
+    # plan: of what vLLM's ranks hold, its joined weights are read from the same bytes as the published ones.
+    "names": lambda v, s: [["--names", w] for w in ("hf", "transformers", "vllm", "torchtitan", "megatron")
+                           if w in ("hf", "transformers") or
+                           (v != "cat" and (v, s.kind, w) != ("plan", "vllm-sharded", "vllm"))],
+    "dequantize": lambda v, s: [["--dequantize", "bf16"]],
+    "quantize": lambda v, s: [["--quantize", "nf4"]],
+    "complete-from": lambda v, s: [["--complete-from", s.fuller]],
+    "keep": lambda v, s: [["--keep", s.name]],
     "include": lambda v, s: [["--include", s.module + "*"]],
     "exclude": lambda v, s: [["--exclude", s.module + "*"]],
     "select": a_tree,
@@ -147,14 +184,22 @@ OPTIONS = {
     "max-shard-size": lambda v, s: [["--max-shard-size", "1"]],
     "ranks": lambda v, s: [["--ranks", "3"]],
     "mesh": lambda v, s: [["--mesh", "a=2,b=2"]],
-    "placement": lambda v, s: [["--placement", s.name + "=replicate"]],
+    "placement": lambda v, s: [["--placement", s.name + "=replicate"], ["--placement", "auto"]],
     "replicate": lambda v, s: [["--replicate", s.name]],
-    "style": lambda v, s: [["--style", w] for w in ("diffusers", "kohya", "comfy")],
+    "style": lambda v, s: [["--style", w] for w in ("diffusers", "kohya", "comfy")]
+                          if v == "export-lora" else [["--style", "vllm-sharded", "--tp", "2"]],
+    "tp": lambda v, s: [["--tp", "2", "--style", "vllm-sharded"]],
+    "expert-parallel": lambda v, s: [["--tp", "2", "--style", "vllm-sharded", "--expert-parallel"]],
     "adapter": lambda v, s: [["--adapter", "nosuch"]],
     "adapter-config": lambda v, s: [["--adapter-config", "other_config.json"]],
+    "expert-order": lambda v, s: [["--expert-order", "slowest"]],
     "alpha": lambda v, s: [["--alpha", "5"]],
+    "weights": lambda v, s: [["--weights", "2,1"]],
     "tensor": lambda v, s: [["--tensor", s.name]],
     "quick": lambda v, s: [["--quick"]],
+    "html": lambda v, s: [["--html", "."]],  # refused by its name; tests/cli/pages.py looks at pages
+    "base": lambda v, s: [["--base", "llama"]],
+    "deep": lambda v, s: [["--deep"]],
     "tolerance": lambda v, s: [["--tolerance", "1e30"]],
     "slice": lambda v, s: [["--slice", ",".join(["0:1"] + [":"] * (len(s.shape) - 1))]],
     "raw": lambda v, s: [["--raw"]],
@@ -162,7 +207,8 @@ OPTIONS = {
 
 
 def named(option):
-    """How an error names it. Errors about aliases and styles go without the dashes, and no other ones have these words."""
+    """How an error names it. Errors about aliases and styles go without the dashes, and no other ones have these
+    words."""
     return r"%s%s\b" % ("" if option in ("alias", "style") else "--", option)
 
 
@@ -202,7 +248,11 @@ class Tables:
         """The same tensor with other values, to compare with."""
         path = os.path.join(self.at, "other-%s.safetensors" % name)
         count = math.prod(s.shape)
-        code, data = ("F32", floats([3.0] * count)) if s.dtype == "float32" else ("BF16", struct.pack("<%dH" % count, *[0x4040] * count))
+        code, data = (
+            ("F32", floats([3.0] * count))
+            if s.dtype == "float32"
+            else ("BF16", struct.pack("<%dH" % count, *[0x4040] * count))
+        )
         write_safetensors(path, {s.name: (code, s.shape, data)})
         return path
 
@@ -238,17 +288,22 @@ class Tables:
         seen, said = self.run(verb, source, more, room, replace)
         if seen[0] in (2, 3):
             why = "".join(line for line in said.splitlines() if not line.startswith("fsdpck: note: "))
-            return None if plain[0] in (2, 3) or re.search(named(option), why) else "is refused by words that do not name it: " + said
+            return (
+                None
+                if plain[0] in (2, 3) or re.search(named(option), why)
+                else "is refused by words that do not name it: " + said
+            )
         if re.search(r"note: .*--%s\b" % option, said):
             return None
-        return None if seen != plain else "is not used, and nothing is said: exit %d: %s%s" % (seen[0], seen[1][:200], said)
-
+        return None if seen != plain else "is not used, and nothing is said: exit %d: %s%s" % (seen[0], seen[1][:200],
+                                                                                               said)
 
 
 # With these a verb may take a source that it refuses otherwise.
 ACCEPTING = ("from", "names", "alpha", "adapter", "adapter-config", "select", "rename")
-VERBS = ("convert", "reshard", "export", "export-file", "export-lora", "merge-lora", "merge-sharded", "ls", "verify", "diff", "plan", "cat", "clean")
-ALIAS = {"export-file": "export", "merge-sharded": "merge-lora"}
+VERBS = ("convert", "reshard", "export", "export-file", "export-lora", "merge-lora", "merge-sharded", "average",
+         "average-sharded", "ls", "verify", "doctor", "diff", "plan", "cat", "clean")
+ALIAS = {"export-file": "export", "merge-sharded": "merge-lora", "average-sharded": "average"}
 
 
 def main():

@@ -4,8 +4,8 @@
 
 usage: run_cases.py BINARY [CASE.txt ...]
 
-A case file is a list of commands with what they must print. Every file runs in an empty folder of its own, which holds what
-fixtures() below writes, with the tool as `fsdpck` on the PATH:
+A case file is a list of commands with what they must print. Every file runs in an empty folder of its own, which holds
+what fixtures() below writes, with the tool as `fsdpck` on the PATH:
 
     # a comment
     $ fsdpck convrt                 a command for /bin/sh
@@ -13,12 +13,13 @@ fixtures() below writes, with the tool as `fsdpck` on the PATH:
     ! one line of its stderr
     = 2                             its exit code; 0 where no line says it
 
-`tty$` instead of `$` gives the command a terminal of 100 columns for stdout and stderr; what it prints there are the `|` lines.
-A line `| ...` stands for any number of lines, `<*>` inside a line for any text. Before comparing, what changes from run to run is
-replaced: the folder by <TMP>, UUIDs by <ID>, seconds by <T>, rates by <RATE>.
-`flip FILE HEX` (on the PATH too) inverts the first byte of the only place in FILE that holds these bytes. `tensors FILE NAME=SHAPE:VALUE …` writes a
-safetensors file of float32 tensors, all elements VALUE: `tensors a.safetensors l.0.q.lora_A.weight=2,4:0.5`; NAME=SHAPE:i8 makes them int8 zeros,
-NAME=SHAPE:F8_E4M3 (or another name of safetensors for a dtype) zeros of that dtype.
+`tty$` instead of `$` gives the command a terminal of 100 columns for stdout and stderr; what it prints there are the
+`|` lines. A line `| ...` stands for any number of lines, `<*>` inside a line for any text. Before comparing, what
+changes from run to run is replaced: the folder by <TMP>, UUIDs by <ID>, seconds by <T>, rates by <RATE>. `flip FILE
+HEX` (on the PATH too) inverts the first byte of the only place in FILE that holds these bytes. `tensors FILE
+NAME=SHAPE:VALUE …` writes a safetensors file of float32 tensors, all elements VALUE: `tensors a.safetensors
+l.0.q.lora_A.weight=2,4:0.5`; NAME=SHAPE:i8 makes them int8 zeros, NAME=SHAPE:F8_E4M3 (or another name of safetensors
+for a dtype) zeros of that dtype, and F8_E4M3@38 bytes of 0x38.
 """
 import difflib
 import fcntl
@@ -62,9 +63,9 @@ for spec in sys.argv[2:]:
     count = 1
     for n in shape:
         count *= n
-    dtype = "I8" if value == "i8" else value
+    dtype, _, byte = ("I8" if value == "i8" else value).partition("@")
     if dtype in DTYPE_BYTES:
-        out[name] = (dtype, shape, bytes(count * DTYPE_BYTES[dtype]))
+        out[name] = (dtype, shape, bytes([int(byte or "0", 16)]) * (count * DTYPE_BYTES[dtype]))
     else:
         out[name] = ("F32", shape, floats([float(value)] * count))
 write_safetensors(sys.argv[1], out)
@@ -88,7 +89,8 @@ def floats(values):
 
 
 def fixtures(folder):
-    """tiny.safetensors, other.safetensors (weight differs in two elements, step is missing), types.safetensors, big.safetensors (256 MiB of zeros, sparse), hf/."""
+    """tiny.safetensors, other.safetensors (weight differs in two elements, step is missing), types.safetensors,
+    big.safetensors (256 MiB of zeros, sparse), hf/."""
     tiny = {
         "layer.weight": ("F32", [6, 4], floats([i / 4 for i in range(24)])),
         "layer.bias": ("F32", [6], floats([0.1, -0.2, 0.3, 1e-7, 1e20, -0.0])),
@@ -126,9 +128,11 @@ def fixtures(folder):
 
 
 def cached_model(folder):
-    """org/name with refs/main, org/two with two snapshots and no refs, org/bad whose refs/main leads out of the cache."""
+    """org/name with refs/main, org/two with two snapshots and no refs, org/bad whose refs/main leads out of the
+    cache."""
     hub = os.path.join(folder, "hub")
-    for model, snapshots, ref in [("name", ["0123abc"], "0123abc\n"), ("two", ["aaa", "bbb"], None), ("bad", ["aaa"], "../../..")]:
+    for model, snapshots, ref in [("name", ["0123abc"], "0123abc\n"), ("two", ["aaa", "bbb"], None),
+                                  ("bad", ["aaa"], "../../..")]:
         base = os.path.join(hub, "models--org--" + model)
         for snapshot in snapshots:
             shutil.copytree(os.path.join(folder, "hf"), os.path.join(base, "snapshots", snapshot))
@@ -177,19 +181,23 @@ def matches(wanted, found):
     """Whether the lines found are the lines wanted, '...' being any number of them."""
     pattern = ""
     for line in wanted:
-        pattern += r"(?:[^\n]*\n)*?" if line == "..." else ".*".join(re.escape(part) for part in line.split("<*>")) + r"\n"
+        pattern += (
+            r"(?:[^\n]*\n)*?" if line == "..." else ".*".join(re.escape(part) for part in line.split("<*>")) + r"\n"
+        )
     return re.fullmatch(pattern, "".join(line + "\n" for line in found)) is not None
 
 
 def run_plain(command, folder, env):
-    p = subprocess.run(["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
+    p = subprocess.run(["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True,
+                       timeout=LIMIT_S)
     return p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace"), p.returncode
 
 
 def run_tty(command, folder, env):
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
-    p = subprocess.Popen(["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave)
+    p = subprocess.Popen(["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=slave,
+                         stderr=slave)
     os.close(slave)
     out = b""
     while True:
@@ -216,7 +224,8 @@ def run_file(path, env, bin_folder):
         folder = os.path.realpath(base)
         fixtures(folder)
         cached_model(folder)
-        case_env = dict(env, PATH=bin_folder + os.pathsep + env["PATH"], HOME=folder, HF_HUB_CACHE=os.path.join(folder, "hub"))
+        case_env = dict(env, PATH=bin_folder + os.pathsep + env["PATH"], HOME=folder,
+                        HF_HUB_CACHE=os.path.join(folder, "hub"))
         for step in parse(path):
             stdout, stderr, code = (run_tty if step.tty else run_plain)(step.command, folder, case_env)
             report = compare("stdout", step.stdout, normalise(stdout, folder).splitlines())
@@ -238,8 +247,10 @@ def main():
     if not os.access(binary, os.X_OK):
         sys.exit("run_cases.py: %s cannot be executed" % binary)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored; the cases mean a plain shell
-    cases = sys.argv[2:] or sorted(os.path.join(HERE, "cases", n) for n in os.listdir(os.path.join(HERE, "cases")) if n.endswith(".txt"))
+        # nohup and background shells hand on that these are ignored; the cases mean a plain shell
+        signal.signal(number, signal.SIG_DFL)
+    cases = sys.argv[2:] or sorted(
+        os.path.join(HERE, "cases", n) for n in os.listdir(os.path.join(HERE, "cases")) if n.endswith(".txt"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
     env["LC_ALL"] = "C"
     passed = failed = 0

@@ -112,6 +112,7 @@ static void make_sources(const char *top, const char *who, const struct model *m
 static void refer(struct ground *g)
 {
     const struct fsdpck_options opt = verb_options(NULL, 1);
+    const struct verb save = { .kind = VERB_SAVE, .nranks = OLD_RANKS };
     const struct verb_how how = { 0 };
     struct verb_result result = { 0 };
     const struct model_tensor *t = &g->is.tensors[0];
@@ -123,7 +124,7 @@ static void refer(struct ground *g)
     fsdpck_content_store(&content, g->base_tensor.content);
     g->base = (struct fsdpck_base){ .path = g->folder, .tensors = &g->base_tensor, .ntensors = 1 };
     g->referring = tree_path(g->top, "referring");
-    ranks_save(&g->is, g->referring, g->folder, &g->base, OLD_RANKS, &opt, &how, &result);
+    ranks_save(&save, &g->is, g->referring, g->folder, &g->base, &opt, &how, &result);
     for (int i = 0; i < OLD_RANKS; i++)
         must_do(result.code[i], &result.err[i]);
 }

@@ -3,6 +3,7 @@
 #include "ranks.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,13 @@ struct group {
     pthread_cond_t moved;
     uint32_t nranks, waiting;
     unsigned round;
-    bool broken;
+    bool broken, failed;
 };
 
 struct rank {
     struct group *group;
     const struct faulty *mortal;
+    bool phases;
     struct fsdpck_options opt;
     struct fsdpck_save_request req;
     struct fsdpck_save_tensor tensors[MAX_TENSORS];
@@ -96,18 +98,57 @@ static void cut(struct rank *r, const struct model *m, const struct fsdpck_mesh 
     }
 }
 
+/* What ranks that exchange messages do: all learn whether one of them failed, or died. */
+static bool all_well(struct rank *r, int code)
+{
+    struct group *g = r->group;
+    pthread_mutex_lock(&g->lock);
+    g->failed |= code != 0;
+    pthread_mutex_unlock(&g->lock);
+    bool met = meet(r) == 0;
+    pthread_mutex_lock(&g->lock);
+    bool well = met && !g->failed;
+    pthread_mutex_unlock(&g->lock);
+    return well;
+}
+
+static int save_in_phases(struct rank *r)
+{
+    const char byte = 1;
+    const struct fsdpck_save_item item = { .name = "item", .data = r->req.rank == 1 ? &byte : NULL, .nbytes = 1 };
+    struct fsdpck_save_begun *begun = NULL;
+    bool first = r->req.rank == 0;
+    r->req.items = &item;
+    r->req.nitems = 1;
+    int rc = first ? fsdpck_save_begin(&r->req, &r->opt, &begun, &r->err) : 0;
+    bool well = all_well(r, rc);
+    if (well)
+        rc = fsdpck_save_part(&r->req, NULL, NULL, &r->opt, NULL, &r->err);
+    well = all_well(r, rc) && well;
+    if (begun && well)
+        rc = fsdpck_save_commit(begun, &r->req, &r->opt, &r->err);
+    else
+        fsdpck_save_abandon(begun);
+    if (!all_well(r, rc) && !rc && (!first || !well)) {
+        rc = r->err.code = FSDPCK_ERR_PEER;
+        snprintf(r->err.message, sizeof r->err.message, "another rank failed");
+    }
+    return rc;
+}
+
 static void *run(void *arg)
 {
     struct rank *r = arg;
-    r->code = fsdpck_save(&r->req, &r->opt, NULL, &r->err);
+    r->code = r->phases ? save_in_phases(r) : fsdpck_save(&r->req, &r->opt, NULL, &r->err);
     return NULL;
 }
 
-void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base,
-                uint32_t nranks, const struct fsdpck_options *opt, const struct verb_how *how,
+void ranks_save(const struct verb *v, const struct model *m, const char *out, const char *assets,
+                const struct fsdpck_base *base, const struct fsdpck_options *opt, const struct verb_how *how,
                 struct verb_result *result)
 {
     struct rank ranks[VERB_MAX_RANKS] = { 0 };
+    uint32_t nranks = v->nranks;
     struct group group = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .nranks = nranks };
     const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } };
     if (nranks > VERB_MAX_RANKS || m->ntensors > MAX_TENSORS)
@@ -116,6 +157,7 @@ void ranks_save(const struct model *m, const char *out, const char *assets, cons
         struct rank *r = &ranks[i];
         r->group = &group;
         r->mortal = how->mortal[i];
+        r->phases = v->phases;
         r->opt = *opt;
         r->opt.io = how->io[i];
         r->req = (struct fsdpck_save_request){ .out = out,
@@ -128,7 +170,8 @@ void ranks_save(const struct model *m, const char *out, const char *assets, cons
                                                .state = "{\"step\":1}",
                                                .assets = assets,
                                                .base = base,
-                                               .force = how->force };
+                                               .force = how->force,
+                                               .compress = v->compress };
         cut(r, m, &mesh);
         if (pthread_create(&r->thread, NULL, run, r) != 0)
             abort();

@@ -8,8 +8,8 @@
 #include "verbs.h"
 
 /* assets: a folder. base: the frozen base to name, or NULL. */
-void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base,
-                uint32_t nranks, const struct fsdpck_options *opt, const struct verb_how *how,
+void ranks_save(const struct verb *v, const struct model *m, const char *out, const char *assets,
+                const struct fsdpck_base *base, const struct fsdpck_options *opt, const struct verb_how *how,
                 struct verb_result *result);
 /* Glob of the one tensor that every rank holds whole. */
 #define RANKS_REPLICATED "t0.*"

@@ -74,6 +74,7 @@ const struct verb verbs[] = {
     { .name = "save, with a base", .kind = VERB_SAVE, .nranks = 2, .old = true, .reference = true },
     { .name = "save over an old one", .kind = VERB_SAVE, .nranks = 3, .old = true },
     { .name = "save in place", .kind = VERB_SAVE, .nranks = 2, .old = true, .mount = true },
+    { .name = "save in phases", .kind = VERB_SAVE, .nranks = 2, .old = true, .compress = true, .phases = true },
 };
 const size_t nverbs = sizeof verbs / sizeof verbs[0];
 
@@ -205,7 +206,7 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     const char *out = g->out;
     memset(result, 0, sizeof *result);
     if (v->kind == VERB_SAVE)
-        ranks_save(&g->is, out, g->folder, v->reference ? &g->base : NULL, v->nranks, &opt, how, result);
+        ranks_save(v, &g->is, out, g->folder, v->reference ? &g->base : NULL, &opt, how, result);
     else if (v->kind == VERB_EXPORT_LORA)
         result->code[0] = verb_export_lora(g->adapter, out, &verb_scaling, how->force, &opt, &result->err[0]);
     else if (v->kind == VERB_MERGE_LORA)

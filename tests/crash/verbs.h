@@ -29,7 +29,8 @@ struct verb {
     bool old;             /* an output exists, and is replaced with force */
     bool mount;           /* the output cannot be renamed, so it is written in place */
     bool no_exchange;     /* the file system cannot exchange names */
-    bool compress;        /* for convert and reshard */
+    bool compress;        /* for convert, reshard and save */
+    bool phases;          /* for save: begin, parts, commit */
     bool whole;           /* for an export: not split into files */
     const char *old_from; /* source of the replaced output, below the ground's top; NULL: of the same kind */
     bool old_is_adapter, old_is_folder; /* kind of the replaced output, if not a checkpoint */

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA module itself, on NVIDIA's libraries in the host's memory (hosted.h) and the shim's kernels: it trains as the processor does, with the same bits for any
-number of ranks, and whatever call of a library fails, a run ends with one line, without a hang, its last checkpoint whole.
+"""The CUDA module itself, on NVIDIA's libraries in the host's memory (hosted.h) and the shim's kernels: it trains as
+the processor does, with the same bits for any number of ranks, and whatever call of a library fails, a run ends with
+one line, without a hang, its last checkpoint whole.
 
     run.py BUILD GOLDENS
 
@@ -14,29 +15,46 @@ from ranks_harness import MPI_ENV, MPIRUN, need_mpi
 
 # What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
 CALLS = {
-    "cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2,
-    "cudaMemset": 700, "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaDeviceGetStreamPriorityRange": 3, "cudaStreamCreateWithPriority": 2,
-    "cudaEventCreateWithFlags": 2, "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
+    "cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46,
+    "cudaMemGetInfo": 3, "cudaMalloc": 2, "cudaMemset": 700, "cudaDeviceSynchronize": 700, "cudaHostRegister": 2,
+    "cudaDeviceGetStreamPriorityRange": 3, "cudaStreamCreateWithPriority": 2, "cudaEventCreateWithFlags": 2,
+    "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
     "cudaEventSynchronize": 700, "cudaStreamQuery": 700, "cudaStreamSynchronize": 700, "cudaGraphLaunch": 700,
-    "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
-    "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13,
-    "ncclGetUniqueId": 2, "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3,
+    "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7,
+    "cublasLtMatrixLayoutCreate": 3, "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7,
+    "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13, "ncclGetUniqueId": 2, "ncclCommInitRankConfig": 1,
+    "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3,
     "ncclRecv": 3,
 }
-FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
+# made before a device is chosen, or by rank 0 alone
+FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "ncclGetUniqueId")
 # What else is done then, and the run ends as it would have.
-REPLAYS = {"cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2, "cudaGraphUpload": 2}
+REPLAYS = {
+    "cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2, "cudaGraphUpload": 2
+}
 WHEN = (1, 3, 20, 150)  # which of a rank's calls
 
 
 class Hosted(Tests):
     def __init__(self, args):
-        super().__init__(argparse.Namespace(fsdptrain=str(args.build / "tests/cuda/fsdptrain"), goldens=args.goldens, device="cuda",
-                                            fsdpck=str(args.build / "src/tools/fsdpck")))
+        super().__init__(
+            argparse.Namespace(
+                fsdptrain=str(args.build / "tests/cuda/fsdptrain"),
+                goldens=args.goldens,
+                device="cuda",
+                fsdpck=str(args.build / "src/tools/fsdpck"),
+            )
+        )
 
     def start(self, path, *options, device="cuda", **env):
-        return subprocess.run([self.tool, "run", str(path), "-q", "--device", device, *map(str, options)], capture_output=True, text=True, timeout=1800,
-                              stdin=subprocess.DEVNULL, env={**os.environ, **{k: str(v) for k, v in env.items()}})
+        return subprocess.run(
+            [self.tool, "run", str(path), "-q", "--device", device, *map(str, options)],
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **{k: str(v) for k, v in env.items()}},
+        )
 
     def ends(self, path, *options, **env):
         done = self.start(path, *options, **env)
@@ -46,7 +64,8 @@ class Hosted(Tests):
     # --- training
 
     def golden(self, name):
-        """A golden's first steps, in fp32 against its own, and in bf16 as on the processor; whatever the number of ranks (four share two devices: through the host)."""
+        """A golden's first steps, in fp32 against its own, and in bf16 as on the processor; whatever the number of
+        ranks (four share two devices: through the host)."""
         folder = self.goldens / name
         want = json.loads((folder / "expected.json").read_text())
         for dtype, ranks in (("fp32", (1, 2)), ("bf16", (1, 2, 4))):
@@ -61,16 +80,24 @@ class Hosted(Tests):
                 raise Failure(f"{dtype}: other bits with other numbers of ranks")
             reference = [(loss, norm) for loss, norm in zip(want["loss"], want["grad_norm"])][:2]
             if dtype == "bf16":
-                self.ends(self.write(f"{name}-cpu", {**config, "output_dir": str(self.tmp / f"{name}-cpu")}), device="cpu")
+                self.ends(self.write(f"{name}-cpu", {**config, "output_dir": str(self.tmp / f"{name}-cpu")}),
+                          device="cpu")
                 reference = [m[1:3] for m in self.bits(self.tmp / f"{name}-cpu")[0]]
             for got, (loss, norm) in zip(seen[1][0], reference):
-                self.near(f"{dtype}: loss", abs(got[1] - loss), want["tolerance"]["loss_abs"] if dtype == "fp32" else 0.01)
-                self.near(f"{dtype}: norm", abs(got[2] / norm - 1), want["tolerance"]["grad_norm_rel"] if dtype == "fp32" else 0.02)
+                self.near(f"{dtype}: loss", abs(got[1] - loss),
+                          want["tolerance"]["loss_abs"] if dtype == "fp32" else 0.01)
+                self.near(f"{dtype}: norm", abs(got[2] / norm - 1),
+                          want["tolerance"]["grad_norm_rel"] if dtype == "fp32" else 0.02)
 
     def refused(self, name):
-        """Products that cuBLASLt has no kernel for, and a device without warpgroups: own kernels, near the same losses."""
+        """Products that cuBLASLt has no kernel for, and a device without warpgroups: own kernels, near the same
+        losses."""
         losses = {}
-        for how, env in (("", {}), ("refused", {"FSDPTRAIN_HOSTED_REFUSE": 1}), ("Ampere", {"FSDPTRAIN_HOSTED_MAJOR": 8})):
+        for how, env in (
+            ("", {}),
+            ("refused", {"FSDPTRAIN_HOSTED_REFUSE": 1}),
+            ("Ampere", {"FSDPTRAIN_HOSTED_MAJOR": 8}),
+        ):
             config = config_of(self.goldens / name, self.tmp / f"refused-{how}")
             config["dtype"]["param"], config["train"]["max_steps"] = "bf16", 2
             self.ends(self.write(f"refused-{how}", config), **env)
@@ -83,10 +110,13 @@ class Hosted(Tests):
         losses = {}
         for dora in False, True:
             for device in "cuda", "cpu":
-                path, out = self.config(f"dropped-{device}-{dora}", 150, lora={"r": 8, "target_modules": "all-linear", "lora_dropout": 0.2, "use_dora": dora})
+                path, out = self.config(
+                    f"dropped-{device}-{dora}", 150,
+                    lora={"r": 8, "target_modules": "all-linear", "lora_dropout": 0.2, "use_dora": dora})
                 self.ends(path, device=device)
                 losses[device] = [m[1] for m in self.bits(out)[0]]
-            self.near(f"dropout, DoRA {dora}: loss", max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
+            self.near(f"dropout, DoRA {dora}: loss",
+                      max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
 
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
@@ -95,17 +125,26 @@ class Hosted(Tests):
         return json.loads((self.tmp / "counts.json").read_text())
 
     def replayed(self):
-        """What is put on a stream at once, or piece by piece: the same bits, also with other documents from step to step, with gathers, with dropout and with a
-        profile (which is never replayed), and where the device does not record."""
+        """What is put on a stream at once, or piece by piece: the same bits, also with other documents from step to
+        step, with gathers, with dropout and with a profile (which is never replayed), and where the device does not
+        record."""
         data = str(self.goldens / "lora-qwen3/data.jsonl")
         evaluated = {"lora": {"r": 2, "lora_dropout": 0.1}, "data": {"train": data, "eval": data, "seq_len": 150}}
         refused = {call: {"FSDPTRAIN_HOSTED_FAIL": f"{call} 3 {code}"} for call, code in REPLAYS.items()}
-        for how, options, sections, more in (("as it is", [], {}, refused), ("gathered", ["--ranks", 2], {}, {}), ("copied", ["--gather", "copy"], {}, {}),
-                                             ("recomputed", [], {"fsdp": {"activation_checkpointing": "block"}}, {}),
-                                             ("dropout, evaluated without", [], evaluated, {}), ("profiled", ["--profile"], {}, {})):
+        for how, options, sections, more in (("as it is", [], {}, refused), ("gathered", [
+                "--ranks", 2
+        ], {}, {}), ("copied", ["--gather", "copy"], {}, {}), ("recomputed", [], {
+                "fsdp": {"activation_checkpointing": "block"}
+        }, {}), ("dropout, evaluated without", [], evaluated, {}), ("profiled", ["--profile"], {}, {})):
             seen = {}
             for name, env in {"pieces": {"FSDPTRAIN_REPLAY": 0}, "replayed": {}, **more}.items():
-                path, out = self.config(f"replayed-{how}-{name}", 150, train={"max_steps": 3, "global_batch_size": 4, "eval_steps": 1}, checkpoint={"save_steps": 3}, **sections)
+                path, out = self.config(
+                    f"replayed-{how}-{name}",
+                    150,
+                    train={"max_steps": 3, "global_batch_size": 4, "eval_steps": 1},
+                    checkpoint={"save_steps": 3},
+                    **sections,
+                )
                 nreplayed = self.counts(path, *options, **env).get("cudaGraphLaunch", 0)
                 if (nreplayed > 0) != (name != "pieces" and how != "profiled"):
                     raise Failure(f"{how}, {name}: {nreplayed} replays")
@@ -115,21 +154,26 @@ class Hosted(Tests):
                 raise Failure(f"{how}: other bits than piece by piece: {other}")
 
     def launches(self):
-        """What a step of a LoRA run puts on a device: an optimizer's step, and a micro-batch of so many layers. Where models are small, launches are its time."""
+        """What a step of a LoRA run puts on a device: an optimizer's step, and a micro-batch of so many layers. Where
+        models are small, launches are its time."""
         model = self.goldens / "lora-qwen3/model"
         nlayer = json.loads((model / "config.json").read_text())["num_hidden_layers"]
         for replay in 0, 1:
             calls = {}
             for nsteps in 4, 8:
-                path, _ = self.config(f"launches-{replay}-{nsteps}", train={"max_steps": nsteps, "global_batch_size": 1}, checkpoint={"save_steps": 100},
-                                      lora={"r": 8, "target_modules": "all-linear"})
+                path, _ = self.config(f"launches-{replay}-{nsteps}",
+                                      train={"max_steps": nsteps, "global_batch_size": 1},
+                                      checkpoint={"save_steps": 100}, lora={"r": 8, "target_modules": "all-linear"})
                 calls[nsteps] = self.counts(path, FSDPTRAIN_REPLAY=replay)
             self.few(nlayer, replay, {name: (n - calls[4].get(name, 0)) / 4 for name, n in calls[8].items()})
 
     def few(self, nlayer, replay, step):
-        # A layer: its norms and those of q and k, rope of both, attention, SwiGLU, and the backward of each; 18 products forward and 29 back; or two recordings. What is
-        # chosen by shape was chosen before.
-        most = {"kernel": 20 * nlayer + 22, "cublasLtMatmul": 47 * nlayer + 10, "cudaMemcpyAsync": 12, "cudaMemsetAsync": 2, "cublasLtMatmulAlgoGetHeuristic": 0}
+        # A layer: its norms and those of q and k, rope of both, attention, SwiGLU, and the backward of each; 18
+        # products forward and 29 back; or two recordings. What is chosen by shape was chosen before.
+        most = {
+            "kernel": 20 * nlayer + 22, "cublasLtMatmul": 47 * nlayer + 10, "cudaMemcpyAsync": 12, "cudaMemsetAsync": 2,
+            "cublasLtMatmulAlgoGetHeuristic": 0
+        }
         if replay:
             most.update(kernel=22, cublasLtMatmul=10, cudaGraphLaunch=2 * nlayer)
         said = ", ".join(f"{name} {step.get(name, 0):g}" for name in most)
@@ -141,8 +185,11 @@ class Hosted(Tests):
 
     def config(self, name, seq_len=40, **sections):
         folder, out = self.goldens / "lora-qwen3", self.tmp / name
-        config = {"model": str(folder / "model"), "output_dir": str(out), "data": {"train": str(folder / "data.jsonl"), "seq_len": seq_len}, "lora": {"r": 2},
-                  "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}}
+        config = {
+            "model": str(folder / "model"), "output_dir": str(out),
+            "data": {"train": str(folder / "data.jsonl"), "seq_len": seq_len}, "lora": {"r": 2},
+            "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}
+        }
         return self.write(name, {**config, **sections}), out
 
     def one_line(self, done, what):
@@ -154,7 +201,8 @@ class Hosted(Tests):
     def fails(self, call, count):
         """Of rank 1's device. False: the run has fewer such calls."""
         path, out = self.config(f"fails-{call}-{count}")
-        done = self.start(path, "--ranks", 2, FSDPTRAIN_HOSTED_FAIL=f"{call} {count} {CALLS[call]} {0 if call in FIRST else 1}")
+        done = self.start(path, "--ranks", 2,
+                          FSDPTRAIN_HOSTED_FAIL=f"{call} {count} {CALLS[call]} {0 if call in FIRST else 1}")
         if done.returncode == 0:
             return False
         self.one_line(done, f"{call}, {count}")
@@ -194,14 +242,21 @@ class Hosted(Tests):
             raise Failure(f"without effect: {never}")
 
     def shown_one_each(self):
-        """Where a launcher shows each rank a device of its own, the first to each, NCCL links them; where it shows all the same, the host does. The same bits."""
+        """Where a launcher shows each rank a device of its own, the first to each, NCCL links them; where it shows all
+        the same, the host does. The same bits."""
         need_mpi(self.tool)
         seen = {}
         for shown in "own", "first":
             path, out = self.config(f"shown-{shown}")
             counts = self.tmp / f"shown-{shown}.json"
-            done = subprocess.run([MPIRUN, "--oversubscribe", "-n", "2", self.tool, "run", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, timeout=1800,
-                                  stdin=subprocess.DEVNULL, env={**MPI_ENV, "FSDPTRAIN_HOSTED_COUNTS": str(counts), "FSDPTRAIN_HOSTED_SEEN": shown})
+            done = subprocess.run(
+                [MPIRUN, "--oversubscribe", "-n", "2", self.tool, "run", str(path), "-q", "--device", "cuda"],
+                capture_output=True,
+                text=True,
+                timeout=1800,
+                stdin=subprocess.DEVNULL,
+                env={**MPI_ENV, "FSDPTRAIN_HOSTED_COUNTS": str(counts), "FSDPTRAIN_HOSTED_SEEN": shown},
+            )
             if done.returncode:
                 raise Failure(f"{shown}: {done.stderr}")
             gathers, seen[shown] = json.loads(counts.read_text()).get("ncclAllGather", 0), self.bits(out)
@@ -213,12 +268,20 @@ class Hosted(Tests):
     def circumstances(self):
         path, _ = self.config("circumstances")
         fail, free = "FSDPTRAIN_HOSTED_FAIL", "FSDPTRAIN_HOSTED_FREE"
-        cases = (({fail: "cudaDriverGetVersion 1 1"}, "no NVIDIA driver"), ({fail: "cudaGetDeviceCount 1 35"}, "is needed"),
-                 ({fail: "cudaGetDeviceCount 1 100"}, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, "compute capability 7.0"), ({free: 1 << 20}, "free of"),
-                 ({free: 40 << 20}, "a stream of 50331648 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator: hosted: failed; as told to"))
+        cases = (
+            ({fail: "cudaDriverGetVersion 1 1"}, "no NVIDIA driver"),
+            ({fail: "cudaGetDeviceCount 1 35"}, "is needed"),
+            ({fail: "cudaGetDeviceCount 1 100"}, "no NVIDIA GPU"),
+            ({"FSDPTRAIN_HOSTED_MAJOR": 7}, "compute capability 7.0"),
+            ({free: 1 << 20}, "free of"),
+            ({free: 40 << 20}, "a stream of 50331648 bytes on device"),
+            ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator: hosted: failed; as told to"),
+        )
         for env, words in cases:
             done = self.start(path, "--ranks", 2, **env)
-            if words not in self.one_line(done, str(env)) or (free in env) != ("hint: fsdp.activation_checkpointing" in done.stderr):
+            if words not in self.one_line(done, str(env)) or (free in env) != (
+                "hint: fsdp.activation_checkpointing" in done.stderr
+            ):
                 raise Failure(f"'{words}' or the hint is not in: {done.stderr}")
 
 
@@ -229,13 +292,25 @@ def main():
     parser.add_argument("--only", default="", help="what these words are in")
     args = parser.parse_args()
     if not (args.build / "tests/cuda/libfsdptrain_cuda.so").exists():
-        print("skipped: the CUDA module on hosted libraries: it is not built here (no nvcc, or no C++ compiler)\n0 passed, 0 failed")
+        print(
+            "skipped: the CUDA module on hosted libraries: it is not built here (no nvcc, or no C++ compiler)\n0"
+            " passed, 0 failed"
+        )
         return 0
     t = Hosted(args)
-    checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied", "lora-dora")]
-    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed),
-               ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail),
-               ("one device each", t.shown_one_each)]
+    checks = [
+        (f"training, {name}", t.golden, name)
+        for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied", "lora-dora")
+    ]
+    checks += [
+        ("training, other kernels", t.refused, "lora-qwen3"),
+        ("training, dropout", t.dropped),
+        ("replayed", t.replayed),
+        ("launches", t.launches),
+        ("circumstances", t.circumstances),
+        ("each call fails", t.all_fail),
+        ("one device each", t.shown_one_each),
+    ]
     try:
         for title, *call in checks:
             if args.only in title:

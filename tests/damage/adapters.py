@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters and bases that do not fit, lie or try to cost: each is refused with one line that names file, tensor and reason, in little memory.
+"""Adapters and bases that do not fit, lie or try to cost: each is refused with one line that names file, tensor and
+reason, in little memory.
 
 usage: adapters.py BINARY
 """
@@ -30,7 +31,7 @@ TENSORS = [  # what, tensors, what the refusal says
     ("another rank than r", {A: ("F32", [4, 8], 4), B: ("F32", [6, 4], 4)}, "adapter_config.json says 2"),
     ("a kind that nobody knows", {**GOOD, A.replace("lora_A", "lora_Z"): ("F32", [2, 8], 4)}, "lora_Z"),
     ("twice the same", {**GOOD, "l.0.q.lora_A.weight": ("F32", [2, 8], 4)}, "two of it"),
-    ("no adapter", {"x": ("F32", [2], 4)}, "none of the 1 tensors"),
+    ("no adapter", {"x": ("F32", [2], 4)}, "none of the 1 tensor"),
 ]
 CONFIGS = [  # what, text or changed keys, what the refusal says
     ("not JSON", "{", ""),
@@ -73,10 +74,14 @@ class Adapters:
         """Small numbers: no NaN among them."""
         shutil.rmtree(self.adapter, ignore_errors=True)
         write_safetensors(self.adapter + "/adapter_model.safetensors", tensors, byte=0)
-        write(self.adapter + "/adapter_config.json", (config if isinstance(config, str) else json.dumps(config)).encode())
+        write(self.adapter + "/adapter_config.json",
+              (config if isinstance(config, str) else json.dumps(config)).encode())
 
     def refused(self, what, say, *verbs):
-        for verb in verbs or (["merge-lora", self.base, self.adapter, self.t.path("no")], ["export-lora", self.adapter, self.t.path("no")]):
+        for verb in verbs or (
+            ["merge-lora", self.base, self.adapter, self.t.path("no")],
+            ["export-lora", self.adapter, self.t.path("no")],
+        ):
             self.t.refused("%s: %s" % (what, verb[0]), *verb, saying=say)
             self.t.check(not os.path.exists(self.t.path("no")), "%s: %s leaves nothing" % (what, verb[0]))
 
@@ -92,7 +97,8 @@ def check_all(t):
             a.refused("a configuration: " + what, say)
             continue
         r = t.run("export-lora", a.adapter, t.path("no"))
-        t.check(r.status in (0, 3) and (SANITIZED or r.rss < 64 << 20), "a configuration: %s: taken or refused, at little cost" % what, r)
+        t.check(r.status in (0, 3) and (SANITIZED or r.rss < 64 << 20),
+                "a configuration: %s: taken or refused, at little cost" % what, r)
         shutil.rmtree(t.path("no"), ignore_errors=True)
     a.put(GOOD, CONFIG)
     for what, base, say in BASES:

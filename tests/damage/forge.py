@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes fields of a good checkpoint and makes every hash right again (FORMAT.md sections 1 and 3), so that only the lie itself can be found out."""
+"""Changes fields of a good checkpoint and makes every hash right again (FORMAT.md sections 1 and 3), so that only the
+lie itself can be found out."""
 import json
 import os
 import struct
@@ -8,7 +9,8 @@ import subprocess
 from harness import read, write
 
 ENTRY = struct.Struct("<IBBBBQQQQQQQI12s16s")
-FIELDS = ("ordinal", "kind", "codec", "ndim", "flags", "payload", "bytes", "decoded", "first_hash", "dims", "item", "item_bytes", "crc32", "zero", "content")
+FIELDS = ("ordinal", "kind", "codec", "ndim", "flags", "payload", "bytes", "decoded", "first_hash", "dims", "item",
+          "item_bytes", "crc32", "zero", "content")
 HEADER_NBYTES, TRAILER_NBYTES = 96, 64
 
 
@@ -36,14 +38,18 @@ class Entry:
         self.__dict__.update(zip(FIELDS, ENTRY.unpack_from(data, at)))
         self.box = list(table.pool[self.dims:self.dims + 2 * self.ndim])
         first = table.hashes_at + 16 * self.first_hash
-        self.hashes = [data[first + 16 * i:first + 16 * i + 16] for i in range((self.decoded + 65535) // 65536 * (1 + self.codec))]
+        self.hashes = [
+            data[first + 16 * i:first + 16 * i + 16] for i in range((self.decoded + 65535) // 65536 * (1 + self.codec))
+        ]
 
 
 class Table:
-    """A chunk table. Counts, places in the pools and hashes are worked out anew from the entries; `forced` header fields and entries win."""
+    """A chunk table. Counts, places in the pools and hashes are worked out anew from the entries; `forced` header
+    fields and entries win."""
 
     def __init__(self, data):
-        (self.magic, self.version, self.rank, self.save_id, n, d, _, self.envelope, self.zero) = struct.unpack_from("<8sII16sQQQ16s24s", data)
+        (self.magic, self.version, self.rank, self.save_id, n, d, _, self.envelope, self.zero) = struct.unpack_from(
+            "<8sII16sQQQ16s24s", data)
         self.pool = struct.unpack_from("<%dQ" % d, data, HEADER_NBYTES + 96 * n)
         self.hashes_at = HEADER_NBYTES + 96 * n + 8 * d
         self.entries = [Entry(self, data, HEADER_NBYTES + 96 * i) for i in range(n)]
@@ -60,7 +66,8 @@ class Table:
             pool += e.box
             hashes += e.hashes
         counts = self.counts or (len(self.entries), len(pool), len(hashes))
-        head = struct.pack("<8sII16sQQQ16s24s", self.magic, self.version, self.rank, self.save_id, *counts, self.envelope, self.zero)
+        head = struct.pack("<8sII16sQQQ16s24s", self.magic, self.version, self.rank, self.save_id, *counts,
+                           self.envelope, self.zero)
         return head + entries + struct.pack("<%dQ" % len(pool), *pool) + b"".join(hashes) + self.extra
 
 
@@ -100,15 +107,22 @@ class Forgery:
         self.index["files"][rank].update({"bytes": len(data), "table": [len(body), len(table)], "hash": digest.hex()})
 
     def seal_hole(self, rank):
-        """A table of entries that are all zero, in a sparse file; only its hash is wrong, which would take long to find out."""
+        """A table of entries that are all zero, in a sparse file; only its hash is wrong, which would take long to find
+        out."""
         n, table, place = self.holes[rank], self.tables[rank], len(self.bodies[rank])
         nbytes = HEADER_NBYTES + 96 * n
         head = b"FSDPCKT1" + table.save_id + struct.pack("<QQ", place, nbytes) + bytes(16)
         with open(os.path.join(self.folder, self.names[rank]), "wb") as f:
-            f.write(self.bodies[rank] + struct.pack("<8sII16sQQQ16s24s", table.magic, 1, rank, table.save_id, n, 0, 0, table.envelope, bytes(24)))
+            f.write(
+                self.bodies[rank]
+                + struct.pack(
+                    "<8sII16sQQQ16s24s", table.magic, 1, rank, table.save_id, n, 0, 0, table.envelope, bytes(24)
+                )
+            )
             f.seek(place + nbytes)
             f.write(head + self.hasher(head)[:8])
-        self.index["files"][rank].update({"bytes": place + nbytes + TRAILER_NBYTES, "table": [place, nbytes], "hash": bytes(16).hex()})
+        self.index["files"][rank].update(
+            {"bytes": place + nbytes + TRAILER_NBYTES, "table": [place, nbytes], "hash": bytes(16).hex()})
 
     def seal(self):
         for rank in range(len(self.tables)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the damage tests share: running the tool under limits, small sources, and counting what fails. Standard library only."""
+"""What the damage tests share: running the tool under limits, small sources, and counting what fails. Standard library
+only."""
 import json
 import multiprocessing
 import os
@@ -16,8 +17,11 @@ LIMIT_S = 1800           # a command that takes longer hangs
 MEMORY_MAX = 64 << 20    # resident, for what is small or refused
 SANITIZED = "FSDPCK_SANITIZED" in os.environ  # its memory is not ours to judge
 # What a sanitizer finds must not look like one of the tool's own exit codes.
-ENVIRONMENT = dict(os.environ, **{name: os.environ.get(name, "") + ":halt_on_error=1:exitcode=99:allocator_may_return_null=1"
-                                  for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")})
+ENVIRONMENT = dict(
+    os.environ, **{
+        name: os.environ.get(name, "") + ":halt_on_error=1:exitcode=99:allocator_may_return_null=1"
+        for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")
+    })
 
 
 class Result:
@@ -34,19 +38,22 @@ def command(argv, cwd, limits):
         for which, value in limits:
             resource.setrlimit(which, (value, value))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        p = subprocess.Popen(argv, stdout=out, stderr=err, cwd=cwd, env=ENVIRONMENT, preexec_fn=limit if limits else None)
+        p = subprocess.Popen(argv, stdout=out, stderr=err, cwd=cwd, env=ENVIRONMENT,
+                             preexec_fn=limit if limits else None)
         watch = threading.Timer(LIMIT_S, p.kill)
         watch.start()
         _, wait, usage = os.wait4(p.pid, 0)
         watch.cancel()
         p.returncode = os.waitstatus_to_exitcode(wait)
         out.seek(0), err.seek(0)
-        return Result(p.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), usage.ru_maxrss * 1024)
+        return Result(p.returncode,
+                      out.read().decode(errors="replace"),
+                      err.read().decode(errors="replace"), usage.ru_maxrss * 1024)
 
 
 class Launcher:
-    """A process that does nothing but start commands, and stays small: to Linux, a command's peak of memory is at least that of the process which it
-    was before exec, a copy of the one that starts it; and a test may hold much."""
+    """A process that does nothing but start commands, and stays small: to Linux, a command's peak of memory is at least
+    that of the process which it was before exec, a copy of the one that starts it; and a test may hold much."""
 
     def __init__(self):
         fork = multiprocessing.get_context("fork")
@@ -128,7 +135,8 @@ class Tester:
         r = self.run(*args)
         lines = r.err.splitlines()
         self.check(r.status == status, "%s: exit %d" % (what, status), r)
-        self.check(len(lines) in (1, 2) and lines[0].startswith("fsdpck: "), "%s: one line and perhaps a hint" % what, r)
+        self.check(
+            len(lines) in (1, 2) and lines[0].startswith("fsdpck: "), "%s: one line and perhaps a hint" % what, r)
         self.check(saying in r.err, "%s: says '%s'" % (what, saying), r)
         self.check(naming in r.err, "%s: names '%s'" % (what, naming), r)
         self.check(SANITIZED or r.rss <= MEMORY_MAX, "%s: takes %d bytes of memory" % (what, r.rss))
@@ -159,7 +167,9 @@ def run_checks(*checks):
 
 
 def fixtures():
-    return os.environ.get("FSDPCK_FIXTURES") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "fixtures")
+    return os.environ.get("FSDPCK_FIXTURES") or os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "..", "..", "fixtures"
+    )
 
 
 def read(path):
@@ -196,7 +206,8 @@ def tree(folder):
 
 
 def write_safetensors(path, tensors, seed=1, byte=None):
-    """tensors: name -> (dtype, shape, bytes an element). The data are random; with `byte`, each element's last byte is that or the next."""
+    """tensors: name -> (dtype, shape, bytes an element). The data are random; with `byte`, each element's last byte is
+    that or the next."""
     header, blob, rng = {}, b"", random.Random(seed)
     for name, (dtype, shape, nbytes) in tensors.items():
         n = nbytes

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of which a part is missing, and folders that hold checkpoints: what is there is named, and never taken for something else.
+"""Checkpoints of which a part is missing, and folders that hold checkpoints: what is there is named, and never taken
+for something else.
 
 usage: incomplete.py BINARY
 """
@@ -18,8 +19,9 @@ DCP = os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt")
 
 def verbs(t, source):
     out = t.path("out")
-    return [["convert", source, out, "--ranks", "2"], ["reshard", source, out, "--ranks", "2"], ["export", source, out], ["ls", source],
-            ["cat", source, "model.norm.weight"], ["diff", source, source], ["plan", source, "--ranks", "2"]]
+    return [["convert", source, out, "--ranks", "2"], ["reshard", source, out, "--ranks", "2"], ["export", source, out],
+            ["ls", source], ["cat", source, "model.norm.weight"], ["diff", source, source],
+            ["plan", source, "--ranks", "2"]]
 
 
 def refused_everywhere(t, what, source, saying):
@@ -102,10 +104,12 @@ def check_counts(t):
         t.good("convert", TINY, at, "--ranks", 3, *options)
         size = sum(map(len, tree(at).values()))
         facts = json.loads(t.good("verify", at, "--json").out)
-        t.check(facts["read_bytes"] <= size and facts["hashed"] and facts["unread_files"] == 0, "verify reads no more than there is %s" % options, facts, size)
+        t.check(facts["read_bytes"] <= size and facts["hashed"] and facts["unread_files"] == 0,
+                "verify reads no more than there is %s" % options, facts, size)
         os.unlink(os.path.join(at, "__1_0.distcp"))
         r = t.run("verify", at)
-        t.check(r.status == 1 and "every byte" not in r.out and "1 file could not be read to the end" in r.out, "a missing file is not called checked %s" % options, r)
+        t.check(r.status == 1 and "every byte" not in r.out and "1 file could not be read to the end" in r.out,
+                "a missing file is not called checked %s" % options, r)
         t.check(not json.loads(t.run("verify", at, "--json").out)["hashed"], "nor as data")
 
 

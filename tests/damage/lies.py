@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that lie, with right hashes: every verb refuses them with one line, in little memory, without hanging or crashing.
+"""Checkpoints that lie, with right hashes: every verb refuses them with one line, in little memory, without hanging or
+crashing.
 
 usage: lies.py BINARY HASH128
 """
@@ -72,7 +73,8 @@ text("text behind the document", "JSON", '{"format"', '{}{"format"')
 field("a mesh with ranks that have no file", "no file", "meshes", 0, "sizes", value=[4])
 field("a huge mesh", "between 1 and 65536", "meshes", 0, "sizes", value=[1 << 40])
 field("an empty mesh", "between 1 and 65536", "meshes", 0, "sizes", value=[0])
-field("a mesh whose product wraps", "65536 ranks", "meshes", 0, value={"dims": ["a", "b", "c", "d"], "sizes": [65536] * 4})
+field("a mesh whose product wraps", "65536 ranks", "meshes", 0,
+      value={"dims": ["a", "b", "c", "d"], "sizes": [65536] * 4})
 field("a mesh of nine dimensions", "dimensions", "meshes", 0, value={"dims": list("abcdefghi"), "sizes": [1] * 9})
 field("a mesh with a rank twice", "one twice", "meshes", 0, "ranks", value=[0, 1, 1])
 field("a mesh with a rank too large", "no file", "meshes", 0, "ranks", value=[0, 1, 3])
@@ -109,9 +111,11 @@ field("a mesh that is not there", "mesh 1 is not there", "tensors", "a", "mesh",
 field("too many placements", "number of dimensions", "tensors", "a", "placements", value=["shard(0)", "shard(1)"])
 field("nine placements", "one too many", "tensors", "a", "placements", value=["replicate"] * 9)
 field("a dimension that is not there", "sharded on dimension 2", "tensors", "a", "placements", value=["shard(2)"])
-field("an unknown placement", "placement 'partial(sum)' is not known", "tensors", "a", "placements", value=["partial(sum)"])
+field("an unknown placement", "placement 'partial(sum)' is not known", "tensors", "a", "placements",
+      value=["partial(sum)"])
 field("another rule", "does not hold the chunks", "tensors", "a", "placements", value=["shard(1)"])
-field("a rule of many stripes", "does not hold the chunks", "tensors", "a", "placements", value=["strided_shard(0,65536)"])
+field("a rule of many stripes", "does not hold the chunks", "tensors", "a", "placements",
+      value=["strided_shard(0,65536)"])
 field("replicated", "does not hold the chunks", "tensors", "a", "placements", value=["replicate"])
 field("a rule and chunks", "either mesh and placements or chunks", "tensors", "a", "chunks", value=[])
 field("no dtype", "wants dtype", "tensors", "a", "dtype", value=None)
@@ -120,14 +124,17 @@ field("a path of 65 keys", "path of more than", "tensors", "a", "path", value=["
 field("a content id that is none", "hex digits", "tensors", "a", "content", value="xyz")
 text("a tensor twice", "listed twice", '"b": {', '"x": {"alias_of": "a"}, "x": {"alias_of": "a"}, "b": {')
 text("a shape twice", "'shape' is there twice", '"shape": [8, 4]', '"shape": [8, 4], "shape": [8]')
-text("placements twice", "'placements' is there twice", '"placements": ["shard(0)"]', '"placements": [], "placements": ["shard(0)"]')
+text("placements twice", "'placements' is there twice", '"placements": ["shard(0)"]',
+     '"placements": [], "placements": ["shard(0)"]')
 text("a name with a NUL", "NUL", '"a": {', '"a\\u0000": {')
 text("a name that is no UTF-8", "surrogate", '"a": {', '"\\ud800": {')
 text("a name that is very long", "bytes; at most", '"a": {', '"%s": {' % ("x" * 70000))
 field("an alias of itself", "not a tensor listed before it", "tensors", "a", value={"alias_of": "a"})
 field("an alias of what comes later", "not a tensor listed before it", "tensors", "a", value={"alias_of": "b"})
-text("a circle of aliases", "not a tensor listed before it", '"a": {', '"x": {"alias_of": "y"}, "y": {"alias_of": "x"}, "a": {')
-text("an alias of an alias", "not a tensor listed before it", '"s": {', '"x": {"alias_of": "a"}, "y": {"alias_of": "x"}, "s": {')
+text("a circle of aliases", "not a tensor listed before it", '"a": {',
+     '"x": {"alias_of": "y"}, "y": {"alias_of": "x"}, "a": {')
+text("an alias of an alias", "not a tensor listed before it", '"s": {',
+     '"x": {"alias_of": "a"}, "y": {"alias_of": "x"}, "s": {')
 field("an alias with a shape", "is an alias", "tensors", "b", value={"alias_of": "a", "shape": [1]})
 
 
@@ -142,7 +149,8 @@ chunks("chunks that overlap", "overlap", [0, [0, 0], [3, 4]], [1, [2, 0], [4, 4]
 chunks("chunks outside", "leaves the tensor", [0, [0, 0], [3, 4]], [1, [3, 0], [3, 4]], [2, [6, 0], [3, 4]])
 chunks("chunks that overflow", "leaves the tensor", [0, [(1 << 64) - 1, 0], [9, 4]])
 chunks("chunks on ranks without a file", "rank 7", [0, [0, 0], [3, 4]], [7, [3, 0], [3, 4]], [2, [6, 0], [2, 4]])
-chunks("chunks on the wrong ranks", "does not hold the chunks", [1, [0, 0], [3, 4]], [0, [3, 0], [3, 4]], [2, [6, 0], [2, 4]])
+chunks("chunks on the wrong ranks", "does not hold the chunks", [1, [0, 0], [3, 4]], [0, [3, 0], [3, 4]],
+       [2, [6, 0], [2, 4]])
 chunks("chunks cut otherwise", "does not hold the chunks", [0, [0, 0], [4, 4]], [1, [4, 0], [4, 4]])
 chunks("chunks of one dimension", "number of dimensions", [0, [0], [8]])
 chunks("chunks that are no chunks", "a chunk is", [0, [0, 0]])
@@ -235,7 +243,14 @@ def _(f):
     f.tables[0].envelope = bytes(16)
 
 
-for counts in ((1 << 60, 0, 0), (0, 1 << 61, 0), (0, 0, 1 << 60), ((1 << 64) - 1,) * 3, (0, 0, 0), (1 << 32, 1 << 32, 1 << 32)):
+for counts in (
+    (1 << 60, 0, 0),
+    (0, 1 << 61, 0),
+    (0, 0, 1 << 60),
+    ((1 << 64) - 1,) * 3,
+    (0, 0, 0),
+    (1 << 32, 1 << 32, 1 << 32),
+):
     def claim(f, counts=counts):
         f.tables[0].counts = counts
     lie("a table that counts %d, %d, %d" % counts, "counts of the chunk table")(claim)
@@ -306,7 +321,8 @@ record("a block of zeros", "does not decode", 0, 0, b"", block=lambda b: bytes(l
 record("a block whose planes are too long", "does not decode", 0, 0, b"", block=lambda b: b"\xff\xff" + b[2:])
 record("a block whose planes leave bytes", "does not decode", 0, 0, b"", block=lambda b: b"\x01\x00" + b[2:])
 record("a block that is no frame", "does not decode", 0, 0, b"", block=lambda b: b[:4] + bytes(20) + b[24:])
-record("a frame that says it is huge", "does not decode", 0, 0, b"", block=lambda b: b[:4] + b[4:8] + b"\xe0" + b"\xff" * 8 + b[17:])
+record("a frame that says it is huge", "does not decode", 0, 0, b"",
+       block=lambda b: b[:4] + b[4:8] + b"\xe0" + b"\xff" * 8 + b[17:])
 @lie("a compressed chunk in a checkpoint that does not require to know it", "does not require 'block-compression'")
 def _(f):
     e = f.entry(0, "a")
@@ -319,7 +335,8 @@ entry("a chunk that decodes to much", "makes no sense", "decoded", 1 << 62, temp
 entry("a chunk that decodes to more than it has", "more hashes", "decoded", 1 << 20, template="compressed")
 entry("a chunk of another size", "does not hold the chunks", "decoded", lambda e: e.decoded + 2, template="compressed")
 field("a feature that is not required", "more bytes than the", "requires", value=[], template="compressed")
-field("a compressed tensor that no file holds", "than the", "tensors", "a", "shape", value=[1 << 40, 4], template="compressed")
+field("a compressed tensor that no file holds", "than the", "tensors", "a", "shape", value=[1 << 40, 4],
+      template="compressed")
 
 # ---- items and assets ----
 
@@ -352,11 +369,14 @@ class Liar:
     def __init__(self, t, hasher):
         self.t, self.hasher = t, hasher
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
-        write_safetensors(t.path("plain.safetensors"), {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8)})
+        write_safetensors(t.path("plain.safetensors"),
+                          {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8)})
         t.good("convert", t.path("plain.safetensors"), t.path("plain"), "--ranks", 3, "--assets", t.path("assets"))
         write_safetensors(t.path("weights.safetensors"), {"a": ("BF16", [80000, 4], 2), "s": ("I64", [], 8)}, byte=0x3c)
-        t.good("convert", t.path("weights.safetensors"), t.path("compressed"), "--ranks", 3, "--assets", t.path("assets"), "--compress")
-        t.good("convert", os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt"), t.path("values"), "--ranks", 3, "--assets", t.path("assets"))
+        t.good("convert", t.path("weights.safetensors"), t.path("compressed"), "--ranks", 3, "--assets",
+               t.path("assets"), "--compress")
+        t.good("convert", os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt"), t.path("values"), "--ranks", 3,
+               "--assets", t.path("assets"))
 
     def seal(self, template, change):
         f = Forgery(self.t.fresh(self.t.path(template)), self.hasher)
@@ -396,24 +416,32 @@ class Liar:
         if quick:
             self.check_verify(what, folder, say, True)
         self.check_read(what, folder, say, reads)
-        for verb in (["ls", folder], ["plan", folder, "--ranks", "4"], ["cat", folder, "turned" if template == "values" else "a"], ["diff", folder, self.t.path(template)]):
+        for verb in (
+            ["ls", folder],
+            ["plan", folder, "--ranks", "4"],
+            ["cat", folder, "turned" if template == "values" else "a"],
+            ["diff", folder, self.t.path(template)],
+        ):
             r = self.t.run(*verb)
             self.t.check(r.status in (0, 1, 3) and len(r.err.splitlines()) <= 2, "%s: %s" % (what, verb[0]), r)
 
-
     def check_far_block(self):
-        """Two records that agree with each other and lie outside the payload: who reads just the second block meets no other."""
+        """Two records that agree with each other and lie outside the payload: who reads just the second block meets no
+        other."""
         def change(f):
             hashes, far = f.entry(0, "a").hashes, 1 << 40
             size = struct.unpack_from("<QI", hashes[1])[1]
             hashes[1] = struct.pack("<Q", far) + hashes[1][8:]
             hashes[3] = struct.pack("<Q", far + size) + hashes[3][8:]
         folder = self.seal("compressed", change)
-        self.t.refused("a block far outside: cat", "cat", folder, "a", "--slice", "8192:16384", "--raw", saying="the record of a compressed block")
+        self.t.refused("a block far outside: cat", "cat", folder, "a", "--slice", "8192:16384", "--raw",
+                       saying="the record of a compressed block")
 
 
 def chunked(f):
-    f.index["tensors"]["a"] = {"dtype": "float32", "shape": [8, 4], "chunks": [[0, [0, 0], [3, 4]], [1, [3, 0], [3, 4]], [2, [6, 0], [2, 4]]]}
+    f.index["tensors"]["a"] = {
+        "dtype": "float32", "shape": [8, 4], "chunks": [[0, [0, 0], [3, 4]], [1, [3, 0], [3, 4]], [2, [6, 0], [2, 4]]]
+    }
 
 
 def check_lies(t):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed safetensors files and Hugging Face folders, each tiny and with one defect: lies about sizes, holes, overlaps, overflows, duplicate keys,
-deep nesting, paths that lead out. Each is refused in under 64 MiB with exit 3 and one line that names the file; the good ones among them are read.
+"""Malformed safetensors files and Hugging Face folders, each tiny and with one defect: lies about sizes, holes,
+overlaps, overflows, duplicate keys, deep nesting, paths that lead out. Each is refused in under 64 MiB with exit 3 and
+one line that names the file; the good ones among them are read.
 
 usage: malformed.py BINARY
 """
@@ -72,7 +73,9 @@ BAD = {
     "100,000 nested arrays": st(b'{"__metadata__":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b""),
     "60,000 nested objects": st(b'{"a":' * 60_000 + b"1" + b"}" * 60_000, b""),
     "a tensor twice": st(ONE[:-1] + b"," + ONE[1:]),
-    "a tensor twice, other bytes": st(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}'),
+    "a tensor twice, other bytes": st(
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}'
+    ),
     "a field twice": st(ONE.replace(b'"shape"', b'"dtype":"I32","shape"')),
     "metadata twice": st(b'{"__metadata__":{},"__metadata__":{"a":"b"}}', b""),
     # what the fields say
@@ -108,7 +111,9 @@ BAD = {
     "a product that wraps": st({"a": t(shape=(1 << 33, 1 << 33))}),
     "bytes that wrap to 0": st({"a": t(shape=(1 << 62,))}),
     "bytes that wrap to what is there": st({"a": t(shape=((1 << 62) + 4,))}),
-    "offset 2^64-1": st(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[18446744073709551615,18446744073709551615]}}', b""),
+    "offset 2^64-1": st(
+        b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[18446744073709551615,18446744073709551615]}}', b""
+    ),
     "2^65": st(b'{"a":{"dtype":"U8","shape":[36893488147419103232],"data_offsets":[0,0]}}', b""),
     "1e999": st(b'{"a":{"dtype":"U8","shape":[1e999],"data_offsets":[0,0]}}', b""),
     # other things
@@ -129,7 +134,10 @@ BAD_FOLDERS = {
     "no weight_map": (b'{"metadata":{}}', "index.json"),
     "an index that is no object": (b"[]", "index.json"),
     "an index cut short": (index(a=FILE, b=FILE)[:-5], "index.json"),
-    "a file that is not there": (index(a=FILE, b="model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors"),
+    "a file that is not there": (
+        index(a=FILE, b="model-00002-of-00002.safetensors"),
+        "model-00002-of-00002.safetensors",
+    ),
     "a tensor that is not there": (index(a=FILE, b=FILE, c=FILE), "'c'"),
     "a path that leads out": (index(a="../../etc/passwd", b=FILE), "index.json"),
     "an absolute path": (index(a="/etc/passwd", b=FILE), "index.json"),
@@ -141,7 +149,12 @@ BAD_FOLDERS = {
 
 def check_bad(t, what, source, naming):
     out = t.path("out")
-    for verb in (["convert", source, out, "--ranks", "2"], ["export", source, out + ".safetensors"], ["ls", source], ["plan", source, "--ranks", "2"]):
+    for verb in (
+        ["convert", source, out, "--ranks", "2"],
+        ["export", source, out + ".safetensors"],
+        ["ls", source],
+        ["plan", source, "--ranks", "2"],
+    ):
         t.refused("%s: %s" % (what, verb[0]), *verb, naming=naming)
     left = [n for n in os.listdir(t.folder) if "out" in n]
     t.check(not left, "%s: nothing is left" % what, left)

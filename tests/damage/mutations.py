@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`verify` reports whatever another verb refuses. Each value in index.json of small checkpoints is changed in turn, and bytes of .metadata, with all hashes made
-right; if a verb then refuses, or the two documents differ, `verify` must report it, in most cases also with --quick. Chunk tables: see lies.py.
+"""`verify` reports whatever another verb refuses. Each value in index.json of small checkpoints is changed in turn, and
+bytes of .metadata, with all hashes made right; if a verb then refuses, or the two documents differ, `verify` must
+report it, in most cases also with --quick. Chunk tables: see lies.py.
 
 usage: mutations.py BINARY HASH128
 """
@@ -57,11 +58,35 @@ class Mutations:
     def __init__(self, t, hasher):
         self.t, self.hasher = t, hasher
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
-        write_safetensors(t.path("plain.safetensors"), {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8), "z": ("F32", [0, 2], 4)})
-        t.good("convert", t.path("plain.safetensors"), t.path("plain"), "--ranks", 2, "--assets", t.path("assets"), "--alias", "tied=a")
-        t.good("convert", t.path("plain.safetensors"), t.path("columns"), "--mesh", "dp=1,tp=2", "--placement", "a=shard(1)@tp", "--exclude", "s,z")
+        write_safetensors(
+            t.path("plain.safetensors"),
+            {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8), "z": ("F32", [0, 2], 4)},
+        )
+        t.good(
+            "convert",
+            t.path("plain.safetensors"),
+            t.path("plain"),
+            "--ranks",
+            2,
+            "--assets",
+            t.path("assets"),
+            "--alias",
+            "tied=a",
+        )
+        t.good(
+            "convert",
+            t.path("plain.safetensors"),
+            t.path("columns"),
+            "--mesh",
+            "dp=1,tp=2",
+            "--placement",
+            "a=shard(1)@tp",
+            "--exclude",
+            "s,z",
+        )
         t.good("convert", os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt"), t.path("values"), "--ranks", 2)
-        t.good("convert", t.path("plain.safetensors"), t.path("compressed"), "--ranks", 2, "--compress", "--exclude", "z")
+        t.good("convert", t.path("plain.safetensors"), t.path("compressed"), "--ranks", 2, "--compress", "--exclude",
+               "z")
 
     def refuses(self, folder):
         """Whether a verb that reads the checkpoint refuses it."""
@@ -87,7 +112,8 @@ class Mutations:
         f.seal()
         full, said = self.t.run("verify", f.folder), self.refuses(f.folder)
         for r in (full, self.t.run("verify", "--quick", f.folder)) if quick else (full,):
-            self.t.check(r.status in (1, 3) or (r.status == 0 and not said and not must), "%s, %s: verify reports what a verb refuses" % (self.template, what), said, r)
+            self.t.check(r.status in (1, 3) or (r.status == 0 and not said and not must),
+                         "%s, %s: verify reports what a verb refuses" % (self.template, what), said, r)
 
     def all_of_index(self):
         index = Forgery(self.t.fresh(self.t.path(self.template)), self.hasher).index
@@ -97,10 +123,21 @@ class Mutations:
             for value in others(path, at(index, path)):
                 def late(x, path=path, value=value):
                     at(x, path[:-1])[path[-1]] = value
-                means = path[0] == "tensors" and path[-1] != "content" and "placements" not in path or path[0] == "items"
-                # Placements of an empty tensor, or over one rank, may be any. Without .metadata, another name, path or dtype of the same size is just another checkpoint.
-                self.judge("%s = %r" % (path, value), lambda f: f.late.append(late), must=means and self.template != "compressed",
-                           quick=not (path[-1] in ("hash", "content") and (path[0] in ("assets", "metadata") or self.template == "columns")))
+
+                means = (
+                    path[0] == "tensors" and path[-1] != "content" and "placements" not in path or path[0] == "items"
+                )
+                # Placements of an empty tensor, or over one rank, may be any. Without .metadata, another name, path or
+                # dtype of the same size is just another checkpoint.
+                self.judge(
+                    "%s = %r" % (path, value),
+                    lambda f: f.late.append(late),
+                    must=means and self.template != "compressed",
+                    quick=not (
+                        path[-1] in ("hash", "content")
+                        and (path[0] in ("assets", "metadata") or self.template == "columns")
+                    ),
+                )
 
     def tensors_of_index(self):
         def drop(f):
@@ -120,7 +157,12 @@ class Mutations:
                     if "content" in t and t["content"] != "0" * 32:
                         t["content"] = t["content"][:-1] + ("0" if t["content"][-1] != "0" else "1")
             f.late.append(late)
-        for name, change in (("a tensor less", drop), ("another name", rename), ("another path", path), ("tied to another", untie)):
+        for name, change in (
+            ("a tensor less", drop),
+            ("another name", rename),
+            ("another path", path),
+            ("tied to another", untie),
+        ):
             self.judge(name, change, must=True)
         self.judge("content ids that table and index agree on", contents, must=True, quick=False)
 
@@ -139,7 +181,8 @@ class Mutations:
             said = self.t.run("convert", f.folder, out, "--ranks", "2", "--from", "dcp")
             differs = said.status > 1 or self.t.run("diff", out, self.t.path("plain")).status != 0
             shutil.rmtree(out, ignore_errors=True)
-            self.t.check(r.status == 1 or (r.status == 0 and not differs), "byte %d of .metadata: verify reports what makes a difference" % i, said, r)
+            self.t.check(r.status == 1 or (r.status == 0 and not differs),
+                         "byte %d of .metadata: verify reports what makes a difference" % i, said, r)
 
 
 def check_mutations(t):

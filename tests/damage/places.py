@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The places where a checkpoint can be put: ".", links, empty and other directories, read-only parents, and real mount points, which cannot be renamed.
-Mounting needs root or user namespaces; where neither is allowed, those cases are skipped, and a line says so.
+"""The places where a checkpoint can be put: ".", links, empty and other directories, read-only parents, and real mount
+points, which cannot be renamed. Mounting needs root or user namespaces; where neither is allowed, those cases are
+skipped, and a line says so.
 
 usage: places.py BINARY [mounts]
 """
@@ -47,7 +48,9 @@ class Places:
         """A good checkpoint, and nothing else but `others`."""
         self.t.good("verify", folder, what="%s: verify" % what)
         id_ = "-" + UUID if in_place else ""
-        want = [r"index\.json"] + [r"__%d_0%s\.distcp" % (r, id_) for r in range(nranks)] + [re.escape(n) for n in others]
+        want = (
+            [r"index\.json"] + [r"__%d_0%s\.distcp" % (r, id_) for r in range(nranks)] + [re.escape(n) for n in others]
+        )
         want += [r"\.metadata"] * metadata + ["assets" + id_] * assets
         names = sorted(os.listdir(folder))
         matched = [n for n in names if any(re.fullmatch(w, n) for w in want)]
@@ -117,7 +120,8 @@ def refusals(p):
     bad, old = t.fresh(p.good, "refusals/bad"), t.fresh(p.good, "refusals/old")
     flip(os.path.join(bad, "__1_0.distcp"), 5000)
     before = tree(base)
-    t.refused("a directory that is not empty", "convert", TINY, full, "--ranks", 2, status=2, saying="not empty", naming=full)
+    t.refused("a directory that is not empty", "convert", TINY, full, "--ranks", 2, status=2, saying="not empty",
+              naming=full)
     t.refused("a file", "convert", TINY, file, "--ranks", 2, status=2, naming=file)
     t.refused("a file, --force", "convert", TINY, file, "--ranks", 2, "--force", status=2, naming=file)
     t.refused("no name", "convert", TINY, "", "--ranks", 2, status=2)
@@ -129,17 +133,26 @@ def refusals(p):
 
 
 def writers(p):
-    """Four programs write one OUT at once: with a new name one of them wins and the others are told; with --force some do, and what stands is whole."""
+    """Four programs write one OUT at once: with a new name one of them wins and the others are told; with --force some
+    do, and what stands is whole."""
     t, base = p.t, room(p, "writers")
     for name, options, statuses in (("new", [], (2, 4)), ("forced", ["--force"], (4,))):
         out = os.path.join(base, name)
-        running = [subprocess.Popen([t.binary, "convert", TINY, out, "--ranks", str(n), "-q", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                   for n in (1, 2, 3, 4)]
+        running = [
+            subprocess.Popen(
+                [t.binary, "convert", TINY, out, "--ranks", str(n), "-q", *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in (1, 2, 3, 4)
+        ]
         ended = [(w, *w.communicate()) for w in running]
         won = [i for i, (w, _, _) in enumerate(ended) if w.returncode == 0]
         told = [err for w, _, err in ended if w.returncode in statuses and out in err and len(err.splitlines()) <= 2]
-        t.check(len(won) >= 1 and len(won) + len(told) == 4 and (options or len(won) == 1), "four writers (%s): one wins, the others are told" % name,
-                [(w.returncode, err) for w, _, err in ended])
+        t.check(
+            len(won) >= 1 and len(won) + len(told) == 4 and (options or len(won) == 1),
+            "four writers (%s): one wins, the others are told" % name, [(w.returncode, err) for w, _, err in ended])
         t.good("verify", out, what="four writers (%s): verify" % name)
         p.same("four writers (%s)" % name, out)
     p.alone("four writers", base, "forced", "new")
@@ -254,7 +267,8 @@ def mount_failures(p):
         t.check(os.listdir(out) == [], "a mount point, a damaged source: empty as before", os.listdir(out))
         t.good("convert", TINY, out, "--ranks", 3)
         before = tree(out)
-        t.refused("a mount point, a damaged source, --force", "reshard", bad, out, "--ranks", 2, "--force", naming="__1_0.distcp")
+        t.refused("a mount point, a damaged source, --force", "reshard", bad, out, "--ranks", 2, "--force",
+                  naming="__1_0.distcp")
         t.check(tree(out) == before, "a mount point, a damaged source, --force: as before", sorted(os.listdir(out)))
     with Mount(os.path.join(base, "out"), "1800k") as out: # room for one, not for two
         t.good("convert", TINY, out, "--ranks", 3)
@@ -282,7 +296,8 @@ def mount_odd(p):
         subprocess.run(["mount", "-o", "remount,bind,ro", fixed], check=True)
         t.good("convert", TINY, out, "--ranks", 2, what="a mount point on a read-only one")
         p.complete("a mount point on a read-only one", out, 2, True)
-        t.refused("a read-only file system", "convert", TINY, fixed + "/new", "--ranks", 2, status=4, saying="Read-only")
+        t.refused("a read-only file system", "convert", TINY, fixed + "/new", "--ranks", 2, status=4,
+                  saying="Read-only")
 
 
 def mount_exports(p):
@@ -291,7 +306,15 @@ def mount_exports(p):
         t.good("export", p.good, out)
         names = sorted(tree(out))
         t.good("diff", out, p.good, what="export to a mount point: the same tensors")
-        t.check(all(tree(out).get(n) == data for n, data in p.truth.items() if not n.endswith((".safetensors", ".index.json"))), "export: assets", names)
+        t.check(
+            all(
+                tree(out).get(n) == data
+                for n, data in p.truth.items()
+                if not n.endswith((".safetensors", ".index.json"))
+            ),
+            "export: assets",
+            names,
+        )
         t.refused("export to a mount point that is not empty", "export", p.good, out, status=2)
         t.good("export", p.good, out, "--force", "--max-shard-size", "500KB")
         t.good("diff", out, p.good, what="export to a mount point, --force: the same tensors")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that name a frozen base: it is found from wherever the checkpoint was written to, missed in one sentence, refused where it is another; and
-what a forged reference meets.
+"""Checkpoints that name a frozen base: it is found from wherever the checkpoint was written to, missed in one sentence,
+refused where it is another; and what a forged reference meets.
 
 usage: references.py BINARY HASH128
 """
@@ -45,8 +45,12 @@ def found(r):
     t.good("verify", r.ckpt)
     os.makedirs(t.path("far", "away"))
     os.symlink(t.path("far", "away"), t.path("link"))
-    places = ((t.path("models", "r1"), "../tiny-llama-tied", "--ranks", 1), (t.path("far", "away", "r3"), "../../../models/tiny-llama-tied", "--ranks", 3),
-              (t.path("link", "small"), "../../../models/tiny-llama-tied", "--ranks", 2, "--compress"), (r.base + "/inside", "..", "--ranks", 2))
+    places = (
+        (t.path("models", "r1"), "../tiny-llama-tied", "--ranks", 1),
+        (t.path("far", "away", "r3"), "../../../models/tiny-llama-tied", "--ranks", 3),
+        (t.path("link", "small"), "../../../models/tiny-llama-tied", "--ranks", 2, "--compress"),
+        (r.base + "/inside", "..", "--ranks", 2),
+    )
     for out, way, *options in places:
         t.good("reshard", r.ckpt, out, *options)
         t.check(r.way(out) == way, "%s: the way is %s, wanted %s" % (out, r.way(out), way))
@@ -80,7 +84,11 @@ def missing(r):
     t.check(not os.path.exists(t.path("no")), "merge-lora leaves nothing")
     ls = t.good("ls", r.ckpt)
     t.check("it is not there" in ls.out, "ls says so", ls)
-    for verb in (["reshard", r.ckpt, t.path("o"), "--ranks", "1"], ["export-lora", r.ckpt, t.path("o")], ["export", r.ckpt, t.path("o.safetensors")]):
+    for verb in (
+        ["reshard", r.ckpt, t.path("o"), "--ranks", "1"],
+        ["export-lora", r.ckpt, t.path("o")],
+        ["export", r.ckpt, t.path("o.safetensors")],
+    ):
         done = t.good(*verb)
         t.check(say in done.err, "%s says so and goes on" % verb[0], done)
         shutil.rmtree(t.path("o"), ignore_errors=True)
@@ -97,16 +105,29 @@ def changed(r):
     t = r.t
     flip(weights(r), os.path.getsize(weights(r)) - 1)
     problems = t.problems(r.ckpt)
-    t.check(len(problems) == 1 and "other values" in problems[0]["what"] and problems[0].get("tensor"), "verify names the tensor", problems)
-    t.refused("merge-lora with a changed base", "merge-lora", r.ckpt, t.path("no"), saying="other values", naming="tensor '")
+    t.check(
+        len(problems) == 1 and "other values" in problems[0]["what"] and problems[0].get("tensor"),
+        "verify names the tensor",
+        problems,
+    )
+    t.refused(
+        "merge-lora with a changed base", "merge-lora", r.ckpt, t.path("no"), saying="other values", naming="tensor '"
+    )
     t.refused("merge-lora with that base given", "merge-lora", r.base, r.ckpt, t.path("no"), saying="other values")
-    for what, say, *options in (("another dtype", "another dtype", "--dtype", "fp32"), ("a tensor less", "lacks it", "--exclude", "*q_proj*")):
+    for what, say, *options in (
+        ("another dtype", "another dtype", "--dtype", "fp32"),
+        ("a tensor less", "lacks it", "--exclude", "*q_proj*"),
+    ):
         r.reset()
         t.good("convert", r.base, t.path("sharded"), "--ranks", 2, *options)
         shutil.rmtree(r.base)
         os.rename(t.path("sharded"), r.base)
-        for verb in (["merge-lora", r.ckpt, t.path("no")], ["reshard", r.ckpt, t.path("no"), "--ranks", "1"], ["export-lora", r.ckpt, t.path("no")],
-                     ["export", r.ckpt, t.path("no")]):
+        for verb in (
+            ["merge-lora", r.ckpt, t.path("no")],
+            ["reshard", r.ckpt, t.path("no"), "--ranks", "1"],
+            ["export-lora", r.ckpt, t.path("no")],
+            ["export", r.ckpt, t.path("no")],
+        ):
             t.refused("%s of the base: %s" % (what, verb[0]), *verb, saying=say)
             t.check(not os.path.exists(t.path("no")), "%s: %s leaves nothing" % (what, verb[0]))
     r.reset()
@@ -126,11 +147,31 @@ FORGED = [  # what, key of base or None, value, what the refusal says
     ("a way that is a number", "path", 3, "string"),
     ("no tensors", "tensors", None, "wants path and tensors"),
     ("a list of tensors", "tensors", [], ""),
-    ("a tensor without content", "tensors", {"x": {"dtype": "float32", "shape": [1]}}, "wants dtype, shape and content"),
-    ("a content that is none", "tensors", {"x": {"dtype": "float32", "shape": [1], "content": "me"}}, "32 lower-case hex"),
+    (
+        "a tensor without content",
+        "tensors",
+        {"x": {"dtype": "float32", "shape": [1]}},
+        "wants dtype, shape and content",
+    ),
+    (
+        "a content that is none",
+        "tensors",
+        {"x": {"dtype": "float32", "shape": [1], "content": "me"}},
+        "32 lower-case hex",
+    ),
     ("an unknown dtype", "tensors", {"x": {"dtype": "float3", "shape": [1], "content": "0" * 32}}, "float3"),
-    ("a shape beyond 63 bits", "tensors", {"x": {"dtype": "float32", "shape": [1 << 63], "content": "0" * 32}}, "63 bits"),
-    ("a shape of 65 dimensions", "tensors", {"x": {"dtype": "float32", "shape": [1] * 65, "content": "0" * 32}}, "numbers in a list"),
+    (
+        "a shape beyond 63 bits",
+        "tensors",
+        {"x": {"dtype": "float32", "shape": [1 << 63], "content": "0" * 32}},
+        "63 bits",
+    ),
+    (
+        "a shape of 65 dimensions",
+        "tensors",
+        {"x": {"dtype": "float32", "shape": [1] * 65, "content": "0" * 32}},
+        "numbers in a list",
+    ),
 ]
 
 
@@ -142,7 +183,11 @@ def forged(r):
         if value is not None:
             f.index["base"][key] = value
         f.seal()
-        for verb in (["merge-lora", f.folder, t.path("no")], ["reshard", f.folder, t.path("no"), "--ranks", "1"], ["ls", f.folder]):
+        for verb in (
+            ["merge-lora", f.folder, t.path("no")],
+            ["reshard", f.folder, t.path("no"), "--ranks", "1"],
+            ["ls", f.folder],
+        ):
             t.refused("%s: %s" % (what, verb[0]), *verb, saying=say, naming="index.json")
     f = Forgery(t.fresh(r.ckpt), r.hasher)
     f.texts.append(lambda s: s.replace('"model.norm.weight": {', '"model.norm.weight": {}, "model.norm.weight": {', 1))
@@ -164,7 +209,8 @@ def damaged(r):
             bad = t.fresh(r.ckpt, "models/damaged")
             flip(os.path.join(bad, name), at)
             problems = t.problems(bad)
-            t.check([p["file"] for p in problems] == [name], "byte %d of %s: verify names the file" % (at, name), problems)
+            t.check([p["file"] for p in problems] == [name], "byte %d of %s: verify names the file" % (at, name),
+                    problems)
     shutil.rmtree(t.path("models", "damaged"))
 
 

@@ -9,7 +9,8 @@ usage: run.py page PAGE.md --tool FILE ... [--lib FILE] [--cc "CC ..."] [--write
 
 A page runs in an empty folder of its own that holds a copy of fixtures/. Its fenced blocks are taken in order:
 
-    ```console              commands, each on a line that begins with `$ ` (and `> ` lines after a trailing backslash), then
+    ```console              commands, each on a line that begins with `$ ` (and `> ` lines after a trailing backslash),
+    then
                             their output: standard output and standard error together, as on a terminal
     ```LANGUAGE file=NAME   the block is written to the file NAME
     ```text                 neither commands nor a program: a layout, a picture
@@ -47,6 +48,8 @@ NEEDS = {
     "model": "a model larger than a test may download",
     "root": "the right to install packages or files",
     "mpi": "Open MPI, and several hosts",
+    "slurm": "Slurm",
+    "package": "the Python package: tests/python runs these blocks",
     "torch": "PyTorch, or transformers and PEFT",
     "build": "a build from scratch, which takes minutes",
     "hours": "hours, or a machine on which nothing else runs",
@@ -159,9 +162,11 @@ class Page:
         (bin_folder / "cc").write_text('#!/bin/sh\nPATH=%s\nexec %s "$@"\n' % (path, args.cc))
         (bin_folder / "cc").chmod(0o755)
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_", "FSDPTRAIN_"))}
-        self.env = dict(keep, PATH=str(bin_folder) + os.pathsep + keep["PATH"], HOME=str(folder), LC_ALL="C.UTF-8", CUDA_VISIBLE_DEVICES="")
+        self.env = dict(keep, PATH=str(bin_folder) + os.pathsep + keep["PATH"], HOME=str(folder), LC_ALL="C.UTF-8",
+                        CUDA_VISIBLE_DEVICES="")
         if args.lib:  # as if it were installed
-            include, lib = folder / "include", folder / "lib"  # where no path has a space, which $(pkg-config) would split
+            # where no path has a space, which $(pkg-config) would split
+            include, lib = folder / "include", folder / "lib"
             include.symlink_to(ROOT / "src/ckpt/include")
             lib.symlink_to(args.lib.resolve().parent)
             (folder / "fsdpck.pc").write_text(PKG_CONFIG % (include, lib))
@@ -215,7 +220,8 @@ def run_page(path, args):
             for step in steps_of(block):
                 asks = step.command == "echo $?"
                 if page.last != 0 and not asks:
-                    print("%s:%d: no 'echo $?' shows that the command before ended with %d" % (path.name, step.number, page.last))
+                    print("%s:%d: no 'echo $?' shows that the command before ended with %d" %
+                          (path.name, step.number, page.last))
                     failed += 1
                 found = page.run(step.command)
                 ncommands += 1
@@ -319,7 +325,8 @@ def literals():
                 parts = re.findall(STRING + "|PRI", match.group(0))
                 text = "".join("u" if part == "PRI" else part[1:-1] for part in parts)
                 text = re.sub(r"\\(.)", lambda m: ESCAPES.get(m.group(1), m.group(0)), text)
-                out.append(CONVERSION.sub("…", text.replace("%%", "\0")).replace("\0", "%"))
+                for counted in {text, re.sub("(?<=[a-z])%s", "s", text)}:  # pages quote plurals: "steps" for "step%s"
+                    out.append(CONVERSION.sub("…", counted.replace("%%", "\0")).replace("\0", "%"))
     return "\n".join(out)
 
 

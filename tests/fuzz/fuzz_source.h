@@ -9,8 +9,8 @@
 /* from: the required kind, or NULL. */
 void fuzz_source(struct memory_io *m, const char *path, const char *from);
 
-/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once, because a process
- * uses one such folder. */
+/* Adds every file in or below a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once; a process
+ * uses three such folders at most. folder: a constant. */
 void fuzz_add_folder(struct memory_io *m, const char *folder);
 /* Finds one of them. */
 const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path);

@@ -56,7 +56,7 @@ static size_t take(const uint8_t *data, size_t body)
     cache_end_make(&end, mend(bytes + sizeof header, body), sizeof header + body);
     memcpy(bytes, &header, sizeof header);
     memcpy(bytes + sizeof header + body, &end, sizeof end);
-    FUZZ_CHECK(cache_take(&d, &id, bytes, sizeof header + body + sizeof end, &sound, &err) == 0);
+    FUZZ_CHECK(cache_load(&d, &id, bytes, sizeof header + body + sizeof end, &sound, &err) == 0);
     if (sound)
         check_documents(&d, bytes, sizeof header + body);
     size_t ndocs = sound ? d.ndocs : SIZE_MAX;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the fuzz targets of a build with -Dfuzz=true for so many seconds each, as many at a time as there are processors. Each starts from its corpus
-in the tree and goes on from what earlier runs of this build found, in BUILD/fuzz-work; the tree is changed by --keep only. Standard library only.
+"""Runs the fuzz targets of a build with -Dfuzz=true for so many seconds each, as many at a time as there are
+processors. Each starts from its corpus in the tree and goes on from what earlier runs of this build found, in
+BUILD/fuzz-work; the tree is changed by --keep only. Standard library only.
 
 usage: run.py BUILD SECONDS [--keep] [--jobs N] [TARGET...]
 """
@@ -20,13 +21,16 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 CORPUS = HERE / "corpus"
-# An input is at most a few hundred KiB: who asks for more than this at once believes a number in it. Nor may one take long.
+# An input is at most a few hundred KiB: who asks for more than this at once believes a number in it. Nor may one take
+# long.
 LIMITS = ("-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10")
-ENVIRONMENT = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1", UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
+ENVIRONMENT = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1",
+                   UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
 
 
 def targets():
-    """Inputs that people named, because they showed a bug, lie in corpus/TARGET; those that fuzzers found, in corpus/TARGET.tar."""
+    """Inputs that people named, because they showed a bug, lie in corpus/TARGET; those that fuzzers found, in
+    corpus/TARGET.tar."""
     return sorted({p.stem for p in CORPUS.iterdir()})
 
 
@@ -58,17 +62,22 @@ class Fuzzer:
     def fuzz(self, seconds):
         """The exit code, what it said, and the input that it wrote down, if any."""
         with open(self.log, "wb") as log:
-            code = subprocess.run([self.program, "-max_total_time=%d" % seconds, "-print_final_stats=1", "-artifact_prefix=%s/" % self.work, *LIMITS, self.scratch],
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT).returncode
+            code = subprocess.run([
+                self.program,
+                "-max_total_time=%d" % seconds, "-print_final_stats=1",
+                "-artifact_prefix=%s/" % self.work, *LIMITS, self.scratch
+            ], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT).returncode
         text = self.log.read_text(errors="replace")
         return code, text, (re.findall(r"Test unit written to (\S+)", text) or [None])[-1]
 
     def is_the_machines(self, artifact):
-        """Ten seconds pass on the clock also for who is not let run: an input that alone takes no second was not slow. It is removed."""
+        """Ten seconds pass on the clock also for who is not let run: an input that alone takes no second was not slow.
+        It is removed."""
         if not artifact or not pathlib.Path(artifact).name.startswith("timeout-"):
             return False
         started = os.times()
-        again = subprocess.run([self.program, *LIMITS, artifact], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        again = subprocess.run([self.program, *LIMITS, artifact], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         ended = os.times()
         spent = ended.children_user + ended.children_system - started.children_user - started.children_system
         if again.returncode or spent > 5:  # other targets' ends may be in it
@@ -88,20 +97,30 @@ class Fuzzer:
                 return inputs > 0
             if not self.is_the_machines(artifact):
                 break
-        print("%s: FOUND %s\n  the whole report is in %s; its last lines:\n%s" %
-              (self.name, artifact or "something (exit %d)" % code, self.log, "\n".join("    " + line for line in text.splitlines()[-25:])), flush=True)
+        print(
+            "%s: FOUND %s\n  the whole report is in %s; its last lines:\n%s"
+            % (
+                self.name,
+                artifact or "something (exit %d)" % code,
+                self.log,
+                "\n".join("    " + line for line in text.splitlines()[-25:]),
+            ),
+            flush=True,
+        )
         return False
 
     def keep(self):
-        """The corpus in the tree becomes the fewest inputs that reach every edge that it or the run reached, and those with names."""
+        """The corpus in the tree becomes the fewest inputs that reach every edge that it or the run reached, and those
+        with names."""
         tree = self.work / "tree"
         shutil.rmtree(tree, ignore_errors=True)
         self.unpack(tree)
         self.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as merged, open(self.work / "merge-log", "wb") as log:
             # Without counters: how often an edge is taken would multiply the inputs, and adds little to a replay.
-            subprocess.run([self.program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", *LIMITS, merged, tree, self.scratch],
-                           stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT, check=True)
+            subprocess.run([
+                self.program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", *LIMITS, merged, tree, self.scratch
+            ], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT, check=True)
             kept = {p.name: p.read_bytes() for p in pathlib.Path(merged).iterdir()}
         assert kept
         named = {p.read_bytes() for p in self.named.iterdir()} if self.named.is_dir() else set()
@@ -110,15 +129,18 @@ class Fuzzer:
             write_archive(self.archive, found)
         else:
             self.archive.unlink(missing_ok=True)
-        print("%s: the corpus is now %d inputs, %d of them named" % (self.name, len(named) + len(found), len(named)), flush=True)
+        print("%s: the corpus is now %d inputs, %d of them named" % (self.name, len(named) + len(found), len(named)),
+              flush=True)
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("build", type=pathlib.Path)
     ap.add_argument("seconds", type=int, help="for each target; 0: none, to --keep what was found before")
-    ap.add_argument("--keep", action="store_true", help="then merge what was found into tests/fuzz/corpus, as few inputs as reach every edge")
-    ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="targets at a time (default: the processors)")
+    ap.add_argument("--keep", action="store_true",
+                    help="then merge what was found into tests/fuzz/corpus, as few inputs as reach every edge")
+    ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)),
+                    help="targets at a time (default: the processors)")
     ap.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
     a = ap.parse_intermixed_args()
     build = a.build.resolve()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tests/gpu/all runs commands: one after another within its time, keeping what they said and what was measured, with an eye on the device's memory."""
+"""How tests/gpu/all runs commands: one after another within its time, keeping what they said and what was measured,
+with an eye on the device's memory."""
 import json, os, shlex, signal, subprocess, threading, time
 
 
@@ -59,14 +60,15 @@ class Commands:
     # --- commands
 
     def call(self, title, command, env=None, limit=3600, look=lambda: None):
-        """What it said, which goes to the log as it comes. limit: seconds, for what may hang. look: called again and again meanwhile."""
+        """What it said, which goes to the log as it comes. limit: seconds, for what may hang. look: called again and
+        again meanwhile."""
         with open(self.out / "log.txt", "ab") as log:
             log.write(f"\n=== {title}: {shlex.join(map(str, command))}\n".encode())
             log.flush()
             start = log.tell()
             # A group of its own, so that all that it started ends with it; no session, which would outlive ours.
-            process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
-                                       env={**self.env, **(env or {})})
+            process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, process_group=0, env={**self.env, **(env or {})})
             try:
                 self.wait(process, limit, look)
             finally:
@@ -95,15 +97,28 @@ class Commands:
 
 
 class Memory:
-    """The most of the device's memory that is in use, by all processes together, as one nvidia-smi says it all along: the same measure for all. Meanwhile the
-    driver stays open between processes, whose starts would else wait for it. A peak that is shorter than the time between two of its lines may be missed; but
-    our memory is taken for the run, and PyTorch keeps what it once had."""
+    """The most of the device's memory that is in use, by all processes together, as one nvidia-smi says it all along:
+    the same measure for all. Meanwhile the driver stays open between processes, whose starts would else wait for it. A
+    peak that is shorter than the time between two of its lines may be missed; but our memory is taken for the run, and
+    PyTorch keeps what it once had."""
     def __init__(self):
         self.used = self.before = self.most = self.process = None
         self.nread = 0
         try:  # stdbuf: each line at once
-            command = ["stdbuf", "-oL", "nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "100"]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
+            command = [
+                "stdbuf",
+                "-oL",
+                "nvidia-smi",
+                "-i",
+                "0",
+                "--query-gpu=memory.used",
+                "--format=csv,noheader,nounits",
+                "-lms",
+                "100",
+            ]
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True
+            )
             threading.Thread(target=self.read, daemon=True).start()
         except OSError:
             pass  # what it would say is not known then
@@ -145,5 +160,3 @@ def lines_of(path):
 def objects_of(said):
     """Among other lines."""
     return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
-
-

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same training steps by PyTorch + transformers + PEFT on one GPU. Prints a JSON object. Or, with --attention, how fast cuDNN's attention is there.
+"""The same training steps by PyTorch + transformers + PEFT on one GPU. Prints a JSON object. Or, with --attention, how
+fast cuDNN's attention is there.
 
-    peer.py MODEL_FOLDER --mode eager|checkpointing|compiled --adapters bf16|autocast [--seq 4096] [--batch 2] [--steps 6]
-    peer.py --attention
+    peer.py MODEL_FOLDER --mode eager|checkpointing|compiled --adapters bf16|autocast [--seq 4096] [--batch 2] [--steps
+    6] peer.py --attention
 
-Step s takes the rows s·batch, s·batch+1 … of the folder's tokens.jsonl. Adapters: bf16 as the model is, or fp32 under autocast, as Trainer has it with
-bf16=True. PEFT's default, fp32 adapters without autocast, multiplies them without tensor cores: nobody is compared with it."""
+Step s takes the rows s·batch, s·batch+1 … of the folder's tokens.jsonl. Adapters: bf16 as the model is, or fp32 under
+autocast, as Trainer has it with bf16=True. PEFT's default, fp32 adapters without autocast, multiplies them without
+tensor cores: nobody is compared with it."""
 import argparse, json, os, statistics, time
 import torch
 
@@ -19,8 +21,9 @@ def process_age():
 
 
 def compile_blocks(model):
-    """Block by block, and the loss: all blocks share what is compiled once, where the whole model as one graph takes minutes. That is the best of its ways too:
-    from block to block there is nothing to fuse but a norm's first read, and what is large beside blocks, the loss, is fused."""
+    """Block by block, and the loss: all blocks share what is compiled once, where the whole model as one graph takes
+    minutes. That is the best of its ways too: from block to block there is nothing to fuse but a norm's first read, and
+    what is large beside blocks, the loss, is fused."""
     causal = model.get_base_model()
     for layer in causal.model.layers:
         layer.compile()
@@ -31,7 +34,8 @@ def build(a):
     import transformers
     from peft import LoraConfig, get_peft_model
     transformers.utils.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16, attn_implementation="sdpa", device_map="cuda")
+    model = transformers.AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16, attn_implementation="sdpa",
+                                                              device_map="cuda")
     lora = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(model, lora, autocast_adapter_dtype=a.adapters != "bf16").train()
     model.config.use_cache = False
@@ -72,7 +76,8 @@ def attention():
     from torch.nn.attention import SDPBackend, sdpa_kernel
     for length in (4096, 8192):
         q = torch.randn(1, 32, length, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        k, v = (torch.randn(1, 8, length, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+        k, v = (torch.randn(1, 8, length, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+                for _ in range(2))
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
             def forward():
                 return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -80,7 +85,8 @@ def attention():
             d_o = torch.randn_like(out)
             flops = 2 * length * length * 32 * 128
             show(f"cuDNN attention forward, {length} tokens", flops, forward)
-            show(f"cuDNN attention backward, {length} tokens", 2.5 * flops, lambda: torch.autograd.grad(out, (q, k, v), d_o, retain_graph=True))
+            show(f"cuDNN attention backward, {length} tokens", 2.5 * flops,
+                 lambda: torch.autograd.grad(out, (q, k, v), d_o, retain_graph=True))
 
 
 def show(name, flops, call, rounds=5):
@@ -89,7 +95,11 @@ def show(name, flops, call, rounds=5):
         call()
     s = sorted(round_seconds(call) for _ in range(rounds))
     median = statistics.median(s)
-    print(json.dumps({"kernel": name, "seconds": median, "spread": round((s[-1] - s[0]) / median, 3), "tflops": round(flops / median * 1e-12, 1)}), flush=True)
+    print(
+        json.dumps({
+            "kernel": name, "seconds": median, "spread": round((s[-1] - s[0]) / median, 3),
+            "tflops": round(flops / median * 1e-12, 1)
+        }), flush=True)
 
 
 def round_seconds(call, turns=10):

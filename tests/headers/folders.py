@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""folders.py ROOT: includes go down. Each floor's folders stand in an order, lowest first, and a file includes its own folder's headers, those below, and no
-file that includes it."""
+"""folders.py ROOT: includes go down. Each floor's folders stand in an order, lowest first, and a file includes its own
+folder's headers, those below, and no file that includes it. The map in docs/architecture.md names every folder."""
 import collections, pathlib, re, sys
 
 ORDER = {
     "kernels": ["cpu", "common", "cuda"],
-    "src/ckpt": ["base", "tensor", "commit", "engine", "hf", "torch", "format", "lora", "verbs"],
-    "src/train": ["arrays", "text", "config", "data", "comm", "model", "rank", "state", "sample", "run"],
-    "src/tools": ["common", "describe", "fsdpck", "fsdptrain"],
+    "src/ckpt": ["base", "tensor", "commit", "engine", "hf", "quant", "torch", "format", "lora", "view",
+                 "verbs", "doctor"],
+    "src/train": [
+        "arrays", "text", "look", "board", "config", "import", "data", "comm", "model", "price", "rank", "state",
+        "sample", "run"
+    ],
+    "src/tools": ["common", "embed", "describe", "fsdpck", "fsdptrain"],
 }
 APART = {("src/tools", "fsdptrain", "fsdpck")}  # (floor, folder, folder that it may not include)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 def sources(floor):
-    return [p for p in sorted(floor.rglob("*")) if p.suffix in (".c", ".h", ".cu", ".cuh", ".cpp") and "include" not in p.parts and "shim" not in p.parts]
+    return [
+        p for p in sorted(floor.rglob("*"))
+        if p.suffix in (".c", ".h", ".cu", ".cuh", ".cpp") and "include" not in p.parts and "shim" not in p.parts
+    ]
 
 
 def check(root, name, order):
@@ -30,7 +37,9 @@ def check(root, name, order):
             if target is None:
                 continue
             other = target.relative_to(floor)
-            if other.parts[0] in order and order.index(other.parts[0]) > order.index(folder) or (name, folder, other.parts[0]) in APART:
+            to = other.parts[0]
+            above = to in order and order.index(to) > order.index(folder)
+            if above or (name, folder, to) in APART:
                 problems.append(f"{name}/{inside} includes {other}, which stands above it")
             seen[inside.with_suffix("")].add(other.with_suffix(""))
     # An implementation's header may include the public one that its .c includes too: x.c and x_impl.h are one module.
@@ -42,7 +51,13 @@ def check(root, name, order):
 
 
 def main():
-    problems = [p for name, order in ORDER.items() for p in check(pathlib.Path(sys.argv[1]), name, order)]
+    root = pathlib.Path(sys.argv[1])
+    page = (root / "docs/architecture.md").read_text(encoding="utf-8")
+    problems = [p for name, order in ORDER.items() for p in check(root, name, order)]
+    problems += [
+        f"docs/architecture.md does not name {name}/{folder}/" for name, order in ORDER.items() for folder in order
+        if f"`{name}/{folder}/`" not in page
+    ]
     print("\n".join(sorted(set(problems))) or "includes go down")
     return 1 if problems else 0
 

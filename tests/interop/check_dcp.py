@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that DIR is a PyTorch DCP checkpoint holding exactly the tensors of REF, bit for bit: through torch itself, and statically."""
+"""Checks that DIR is a PyTorch DCP checkpoint holding exactly the tensors of REF, bit for bit: through torch itself,
+and statically."""
 import io, json, os, zipfile
 
 import ckpt_common as c
@@ -47,7 +48,10 @@ def check_metadata(dir, ref, extra, align):
         if sum(box_volume(x.sizes) for x in t.chunks) != box_volume(t.size):
             bad.append(f".metadata: {k}: chunks do not fill the tensor")
         live = [x for x in t.chunks if box_volume(x.sizes)]
-        bad += [f".metadata: {k}: chunks {i} and {j} overlap" for i in range(len(live)) for j in range(i) if overlap(live[i], live[j])]
+        bad += [
+            f".metadata: {k}: chunks {i} and {j} overlap" for i in range(len(live)) for j in range(i)
+            if overlap(live[i], live[j])
+        ]
         for x in t.chunks:
             if not any(m.fqn == k and m.offset == x.offsets for m in md.storage_data):
                 bad.append(f".metadata: {k}: no storage entry for the chunk at {tuple(x.offsets)}")
@@ -75,7 +79,8 @@ def check_metadata(dir, ref, extra, align):
 
 
 def check_portable(dir):
-    """What torch 2.4 to 2.14 need, without having them: five TensorProperties, no path class, no frame of protocol 5."""
+    """What torch 2.4 to 2.14 need, without having them: five TensorProperties, no path class, no frame of protocol
+    5."""
     bad = []
 
     class Old(c.Restricted):
@@ -113,7 +118,8 @@ def check_full(dir, ref, extra, no_dist=False):
     bad = [d for k, v in ref.items() if (d := c.compare(k, sd[k], v))]
     bad += [f"{k}: {sd[k]!r}, want {v!r}" for k, v in (extra or {}).items() if not same(sd[k], v)]
     nested = {}
-    _load_state_dict(nested, storage_reader=dcp.FileSystemReader(dir), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    _load_state_dict(nested, storage_reader=dcp.FileSystemReader(dir), planner=_EmptyStateDictLoadPlanner(),
+                     no_dist=True)
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
     flat, _ = flatten_state_dict(nested)
     bad += [d for k, v in ref.items() if k in flat and (d := c.compare(k, flat[k], v, "nested: "))]
@@ -152,8 +158,8 @@ def load_plans(n):
 
 
 def check(dir, ref, extra=None, ranks=0, align=4096, portable=True):
-    """[differences]. extra: the plain values that DIR must hold; ranks: load on so many gloo processes too; align: of payloads of
-    64 KiB or more; portable: could torch 2.4 to 2.14 read it (torch 2.15's own files fail)?"""
+    """[differences]. extra: the plain values that DIR must hold; ranks: load on so many gloo processes too; align: of
+    payloads of 64 KiB or more; portable: could torch 2.4 to 2.14 read it (torch 2.15's own files fail)?"""
     steps = [(".metadata and items", check_metadata, dir, ref, extra, align)]
     if portable:
         steps.append(("portable to torch 2.4", check_portable, dir))

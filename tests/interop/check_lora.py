@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA both ways against the real PEFT: adapters of every kind that it trains, found again in sharded checkpoints under the names that wrappers give,
-and merged. Used by run.py; `python check_lora.py BINARY [WORD]` runs it alone."""
+"""LoRA both ways against the real PEFT: adapters of every kind that it trains, found again in sharded checkpoints under
+the names that wrappers give, and merged. Used by run.py; `python check_lora.py BINARY [WORD]` runs it alone."""
 import json, os, shutil, sys, tempfile, warnings
 
 import torch
@@ -52,7 +52,13 @@ STORED_TURNED = ["c_attn", "c_proj"]
 CASES = {
     "plain": dict(r=4, lora_alpha=8, target_modules=LINEAR),
     "rslora": dict(r=6, lora_alpha=5, use_rslora=True, target_modules=LINEAR),
-    "patterns": dict(r=4, lora_alpha=8, target_modules=LINEAR, rank_pattern={"up_proj": 7, "layers.1.q_proj": 2}, alpha_pattern={"^layers.0.q_proj": 3, r".*\.2\.(q|up)_proj": 40}),
+    "patterns": dict(
+        r=4,
+        lora_alpha=8,
+        target_modules=LINEAR,
+        rank_pattern={"up_proj": 7, "layers.1.q_proj": 2},
+        alpha_pattern={"^layers.0.q_proj": 3, r".*\.2\.(q|up)_proj": 40},
+    ),
     "dora": dict(r=3, lora_alpha=8, use_dora=True, target_modules=LINEAR),
     "fan_in_fan_out": dict(r=4, lora_alpha=8, fan_in_fan_out=True, target_modules=STORED_TURNED),
     "dora, fan_in_fan_out": dict(r=4, lora_alpha=8, fan_in_fan_out=True, use_dora=True, target_modules=STORED_TURNED),
@@ -64,7 +70,9 @@ CASES = {
     "bias all": dict(r=4, lora_alpha=8, target_modules=["q_proj"], bias="all"),
     "bias lora_only": dict(r=4, lora_alpha=8, target_modules=["q_proj"], bias="lora_only"),
     "lora_bias": dict(r=4, lora_alpha=8, target_modules=["q_proj"], lora_bias=True),
-    "layers_to_transform": dict(r=4, lora_alpha=8, target_modules=["q_proj"], layers_to_transform=[0, 2], layers_pattern="layers"),
+    "layers_to_transform": dict(
+        r=4, lora_alpha=8, target_modules=["q_proj"], layers_to_transform=[0, 2], layers_pattern="layers"
+    ),
     "regular expression": dict(r=4, lora_alpha=8, target_modules=r".*\.[02]\.(q|up)_proj"),
 }
 
@@ -90,11 +98,14 @@ def trained(case, adapter="default", seed=1):
 
 
 def wrap_fsdp(k):
-    return "_fsdp_wrapped_module." + k.replace(".layers.", "._fsdp_wrapped_module.layers.").replace(".q_proj.", "._checkpoint_wrapped_module.q_proj.")
+    return "_fsdp_wrapped_module." + k.replace(".layers.", "._fsdp_wrapped_module.layers.").replace(
+        ".q_proj.", "._checkpoint_wrapped_module.q_proj.")
 
 
-WRAPPERS = {"plain": lambda k: k, "fsdp": wrap_fsdp, "compile": lambda k: "_orig_mod." + k, "ddp": lambda k: "module." + k,
-            "ddp, compile": lambda k: "module._orig_mod." + k, "bare": lambda k: k.removeprefix("base_model.model.")}
+WRAPPERS = {
+    "plain": lambda k: k, "fsdp": wrap_fsdp, "compile": lambda k: "_orig_mod." + k, "ddp": lambda k: "module." + k,
+    "ddp, compile": lambda k: "module._orig_mod." + k, "bare": lambda k: k.removeprefix("base_model.model.")
+}
 
 
 def contiguous(state):
@@ -102,8 +113,8 @@ def contiguous(state):
 
 
 def ulps(got, want, base):
-    """Difference in units in the last place of the stored type, at the larger of the value and the base's. In float32 the sums over the rank differ by
-    their order, so there it is the unit of the tensor's largest value."""
+    """Difference in units in the last place of the stored type, at the larger of the value and the base's. In float32
+    the sums over the rank differ by their order, so there it is the unit of the tensor's largest value."""
     size = torch.maximum(torch.maximum(got.double().abs(), want.double().abs()), base.double().abs())
     if got.dtype == torch.float32:
         size = size.max()
@@ -125,7 +136,7 @@ def outputs(model):
         return model.eval()(ids)
 
 
-# --- export-lora ------------------------------------------------------------------------------------------------------------------
+# --- export-lora
 
 def save_checkpoint(tool, state, work, nranks):
     file, dir = os.path.join(work, "all.safetensors"), os.path.join(work, "ranks")
@@ -136,10 +147,14 @@ def save_checkpoint(tool, state, work, nranks):
 
 
 def compare_adapter(got_dir, want_dir, optional=()):
-    got, want = load_file(os.path.join(got_dir, "adapter_model.safetensors")), load_file(os.path.join(want_dir, "adapter_model.safetensors"))
+    got, want = load_file(os.path.join(got_dir, "adapter_model.safetensors")), load_file(
+        os.path.join(want_dir, "adapter_model.safetensors"))
     bad = [f"{k}: not in the exported adapter" for k in want.keys() - got.keys() if not k.endswith(optional)]
     bad += [f"{k}: not in PEFT's own file" for k in got.keys() - want.keys()]
-    return bad + [f"{k}: other values" for k in got.keys() & want.keys() if got[k].shape != want[k].shape or not torch.equal(got[k], want[k])]
+    return bad + [
+        f"{k}: other values" for k in got.keys() & want.keys()
+        if got[k].shape != want[k].shape or not torch.equal(got[k], want[k])
+    ]
 
 
 def loads_equal(folder, model):
@@ -180,7 +195,8 @@ def check_several(tool, work):
 
 def check_alpha(tool, work):
     """Without a configuration: ranks and targets come from the tensors, the scaling from the command."""
-    model = get_peft_model(new_net(), LoraConfig(r=4, lora_alpha=6, target_modules=LINEAR, rank_pattern={"layers.1.up_proj": 9}))
+    model = get_peft_model(new_net(),
+                           LoraConfig(r=4, lora_alpha=6, target_modules=LINEAR, rank_pattern={"layers.1.up_proj": 9}))
     randomised(model, 5)
     out = os.path.join(work, "out")
     tool("export-lora", "-q", save_checkpoint(tool, model.state_dict(), work, 2), out, "--alpha", "6")
@@ -190,13 +206,17 @@ def check_alpha(tool, work):
 
 
 # PEFT 0.5's LoraConfig: what an old one takes without a TypeError.
-OLD_KEYS = {"peft_type", "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r", "target_modules", "lora_alpha", "lora_dropout",
-            "fan_in_fan_out", "bias", "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"}
+OLD_KEYS = {
+    "peft_type", "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
+    "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias", "modules_to_save", "init_lora_weights",
+    "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"
+}
 
 
 def check_old_peft(tool, work):
     bad = []
-    for case, later in (("plain", set()), ("patterns", set()), ("rslora", {"use_rslora"}), ("dora", {"use_dora"}), ("lora_bias", {"lora_bias"})):
+    for case, later in (("plain", set()), ("patterns", set()), ("rslora", {"use_rslora"}), ("dora", {"use_dora"}),
+                        ("lora_bias", {"lora_bias"})):
         own, out = os.path.join(work, "own " + case), os.path.join(work, "out " + case)
         trained(case).save_pretrained(own)
         tool("export-lora", "-q", own, out)
@@ -205,7 +225,7 @@ def check_old_peft(tool, work):
     return bad
 
 
-# --- merge-lora -------------------------------------------------------------------------------------------------------------------
+# --- merge-lora
 
 def check_merge(tool, case, dtype, how, work):
     base, own, out = (os.path.join(work, n) for n in ("base.safetensors", "own", "merged"))
@@ -225,7 +245,11 @@ def check_merge(tool, case, dtype, how, work):
     else:
         tool("merge-lora", "-q", base, own, out, *how)
     got, want = load_folder(out), model.merge_and_unload().state_dict()
-    to = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[how[how.index("--dtype") + 1]] if "--dtype" in how else dtype
+    to = (
+        {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[how[how.index("--dtype") + 1]]
+        if "--dtype" in how
+        else dtype
+    )
     bad = [f"names: {got.keys() ^ want.keys()}"] if got.keys() != want.keys() else []
     for k in got.keys() & want.keys():
         far = ulps(got[k], want[k].to(to), stored[k].to(to)) if got[k].dtype == to else float("inf")
@@ -247,7 +271,8 @@ def run(checks, tool, work, quick):
     each("export-lora: --alpha", check_alpha)
     each("export-lora: configuration for PEFT 0.5", check_old_peft)
     for case in CASES:
-        for dtype, how in ((torch.float32, []), (torch.bfloat16, []), (torch.float16, ["--ranks", "4"]), (torch.float32, ["--dtype", "bf16", "--memory", "16MiB"])):
+        for dtype, how in ((torch.float32, []), (torch.bfloat16, []), (torch.float16, ["--ranks", "4"]),
+                           (torch.float32, ["--dtype", "bf16", "--memory", "16MiB"])):
             if not quick or dtype == torch.bfloat16:
                 each(f"merge-lora: {case}, {str(dtype)[6:]} {' '.join(how)}", check_merge, case, dtype, how)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""export-lora for diffusion models: --style diffusers against diffusers itself, kohya and comfy against strict checkers of what sd-scripts and ComfyUI read
-(their loaders are no packages). Used by run.py."""
+"""export-lora for diffusion models: --style diffusers against diffusers itself, kohya and comfy against strict checkers
+of what sd-scripts and ComfyUI read (their loaders are no packages). Used by run.py."""
 import os, tempfile
 
 import torch
@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 
-SHAPE = dict(patch_size=1, in_channels=4, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=32,
-             pooled_projection_dim=32, axes_dims_rope=(4, 4, 8))
+SHAPE = dict(patch_size=1, in_channels=4, num_layers=2, num_single_layers=2, attention_head_dim=16,
+             num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8))
 
 
 def new_flux():
@@ -22,8 +22,10 @@ def new_flux():
 def new_unet():
     from diffusers import UNet2DConditionModel
     torch.manual_seed(0)
-    return UNet2DConditionModel(sample_size=8, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4, cross_attention_dim=8, attention_head_dim=4,
-                                down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D")).eval()
+    return UNet2DConditionModel(sample_size=8, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
+                                cross_attention_dim=8, attention_head_dim=4,
+                                down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+                                up_block_types=("CrossAttnUpBlock2D", "UpBlock2D")).eval()
 
 
 def adapted(model, **how):
@@ -46,8 +48,9 @@ def save(tool, model, config, work, nranks=3):
 
 def flux_output(model):
     g = torch.Generator().manual_seed(2)
-    x = dict(hidden_states=torch.randn(1, 16, 4, generator=g), encoder_hidden_states=torch.randn(1, 6, 32, generator=g), pooled_projections=torch.randn(1, 32, generator=g),
-             timestep=torch.tensor([0.5]), img_ids=torch.zeros(16, 3), txt_ids=torch.zeros(6, 3))
+    x = dict(hidden_states=torch.randn(1, 16, 4, generator=g), encoder_hidden_states=torch.randn(1, 6, 32, generator=g),
+             pooled_projections=torch.randn(1, 32, generator=g), timestep=torch.tensor([0.5]),
+             img_ids=torch.zeros(16, 3), txt_ids=torch.zeros(6, 3))
     with torch.no_grad():
         return model(**x).sample
 
@@ -63,8 +66,14 @@ def check_diffusers(tool, how, work):
     fresh = new_flux()
     fresh.load_lora_adapter(state, prefix="transformer", metadata=metadata)
     want = get_peft_model_state_dict(model, adapter_name="default")
-    bad = [f"names: {sorted(state.keys() ^ {'transformer.' + k for k in want})[:3]}"] if state.keys() != {"transformer." + k for k in want} else []
-    far, moved = (flux_output(fresh) - flux_output(model)).abs().max().item(), (flux_output(new_flux()) - flux_output(model)).abs().max().item()
+    bad = (
+        [f"names: {sorted(state.keys() ^ {'transformer.' + k for k in want})[:3]}"]
+        if state.keys() != {"transformer." + k for k in want}
+        else []
+    )
+    far, moved = (flux_output(fresh) - flux_output(model)).abs().max().item(), (
+        flux_output(new_flux()) - flux_output(model)
+    ).abs().max().item()
     return bad + ([f"outputs differ by {far}, the adapter moves them by {moved}"] if far > 1e-5 or moved < 1e-3 else [])
 
 
@@ -79,7 +88,8 @@ def pairs_of(model):
 
 
 def check_flat(model, file, prefix, separator, down, up):
-    """Every module once: A and B unchanged, a scalar alpha that gives the scaling after division by the rank, dora_scale as one value a row; nothing else."""
+    """Every module once: A and B unchanged, a scalar alpha that gives the scaling after division by the rank,
+    dora_scale as one value a row; nothing else."""
     bad, seen = [], set()
     with safe_open(file, framework="pt") as f:
         have, metadata = {k: f.get_tensor(k) for k in f.keys()}, f.metadata()
@@ -95,7 +105,8 @@ def check_flat(model, file, prefix, separator, down, up):
             bad.append(f"{path}: other values")
         if alpha.shape != () or abs(alpha.item() / have[base + down].shape[0] - scaling) > 1e-6 * scaling:
             bad.append(f"{path}: alpha {alpha} / {have[base + down].shape[0]} is not {scaling}")
-        if magnitude is not None and not torch.equal(have[base + ".dora_scale"], magnitude.reshape(-1, *[1] * (a.dim() - 1))):
+        if magnitude is not None and not torch.equal(have[base + ".dora_scale"],
+                                                     magnitude.reshape(-1, *[1] * (a.dim() - 1))):
             bad.append(f"{path}: dora_scale {tuple(have[base + '.dora_scale'].shape)}")
     return bad + [f"{k}: belongs to no module" for k in have.keys() - seen], metadata
 
@@ -117,14 +128,17 @@ def check_comfy(tool, how, work):
     dir, path = save(tool, model, config, work)
     out, native = os.path.join(work, "out.safetensors"), os.path.join(work, "native.safetensors")
     tool("export-lora", "-q", dir, out, "--style", "comfy", "--adapter-config", path)
-    tool("export-lora", "-q", dir, native, "--style", "comfy", "--adapter-config", path, "--rename", "transformer_blocks.=diffusion_model.transformer_blocks.",
-         "--rename", "single_transformer_blocks.=diffusion_model.single_transformer_blocks.")
+    tool("export-lora", "-q", dir, native, "--style", "comfy", "--adapter-config", path, "--rename",
+         "transformer_blocks.=diffusion_model.transformer_blocks.", "--rename",
+         "single_transformer_blocks.=diffusion_model.single_transformer_blocks.")
     return check_flat(model, out, "transformer.", ".", ".lora_A.weight", ".lora_B.weight")[0] + \
         check_flat(model, native, "diffusion_model.", ".", ".lora_A.weight", ".lora_B.weight")[0]
 
 
-HOW = {"plain": dict(lora_alpha=10), "rslora": dict(lora_alpha=3, use_rslora=True), "dora": dict(lora_alpha=4, use_dora=True),
-       "patterns": dict(lora_alpha=4, alpha_pattern={"to_v": 12})}
+HOW = {
+    "plain": dict(lora_alpha=10), "rslora": dict(lora_alpha=3, use_rslora=True),
+    "dora": dict(lora_alpha=4, use_dora=True), "patterns": dict(lora_alpha=4, alpha_pattern={"to_v": 12})
+}
 
 
 def run(checks, tool, work, quick):

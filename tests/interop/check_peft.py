@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An adapter folder that fsdptrain wrote, with PEFT itself: it is accepted, holds exactly the keys and shapes that PEFT wants, loads without a warning about keys,
-changes the logits, and gives those that fsdptrain computes with it.
+"""An adapter folder that fsdptrain wrote, with PEFT itself: it is accepted, holds exactly the keys and shapes that PEFT
+wants, loads without a warning about keys, changes the logits, and gives those that fsdptrain computes with it.
 
     check_peft.py ADAPTER BASE IDS.json LOGITS [--atol X]
 
@@ -27,7 +27,10 @@ def wrong_keys(adapter, base):
         warnings.simplefilter("ignore")
         want = get_peft_model_state_dict(get_peft_model(fresh(base), PeftConfig.from_pretrained(adapter)))
     bad = [f"key {k} is in only one of the file and PEFT" for k in sorted(file.keys() ^ want.keys())]
-    bad += [f"{k}: {tuple(file[k].shape)}, PEFT wants {tuple(want[k].shape)}" for k in file.keys() & want.keys() if file[k].shape != want[k].shape]
+    bad += [
+        f"{k}: {tuple(file[k].shape)}, PEFT wants {tuple(want[k].shape)}" for k in file.keys() & want.keys()
+        if file[k].shape != want[k].shape
+    ]
     return bad + [f"{k} is not finite" for k, v in file.items() if not v.isfinite().all()]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a safetensors file, or an HF folder with model.safetensors.index.json, against REF, bit for bit, through the official library."""
+"""Checks a safetensors file, or an HF folder with model.safetensors.index.json, against REF, bit for bit, through the
+official library."""
 import json, os, struct
 
 import ckpt_common as c
@@ -24,7 +25,8 @@ def open_file(path, bad, align):
             out[k] = f.get_tensor(k)
             start = 8 + n + head[k]["data_offsets"][0]
             if out[k].numel() and start % out[k].element_size():
-                bad.append(f"{path}: {k} begins at byte {start}, not a multiple of its element size {out[k].element_size()}")
+                bad.append(
+                    f"{path}: {k} begins at byte {start}, not a multiple of its element size {out[k].element_size()}")
     return out
 
 

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new user does, on SmolLM2: init, run on two ranks, Ctrl-C, run again, sample with the adapter, load it in PEFT. Few steps, on the conversations of fixtures/."""
+"""What a new user does, on SmolLM2: init, run on two ranks, Ctrl-C, run again, sample with the adapter, load it in
+PEFT. Few steps, on the conversations of fixtures/."""
 import json, os, signal, subprocess, sys
 
 import torch
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 STEPS = 10  # so many that a busy machine, too, is asked to stop before the last
-SETS = [x for s in (f"train.max_steps={STEPS}", "train.global_batch_size=2", "data.seq_len=64", "train.warmup_steps=0", "train.learning_rate=1e-3") for x in ("--set", s)]
+SETS = [
+    x
+    for s in (
+        f"train.max_steps={STEPS}",
+        "train.global_batch_size=2",
+        "data.seq_len=64",
+        "train.warmup_steps=0",
+        "train.learning_rate=1e-3",
+    )
+    for x in ("--set", s)
+]
 
 
 def tool(fsdptrain, *args):
@@ -15,16 +26,19 @@ def tool(fsdptrain, *args):
 
 def interrupted(fsdptrain, config):
     """Ctrl-C once the second step is shown: [differences]."""
-    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # nohup and background shells hand on that it is ignored
-    p = subprocess.Popen([fsdptrain, "run", config, "--ranks", "2", *SETS], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                         preexec_fn=heard)
+    # nohup and background shells hand on that it is ignored
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    p = subprocess.Popen([fsdptrain, "run", config, "--ranks", "2", *SETS], stdin=subprocess.DEVNULL,
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     said = []
     for line in p.stderr:
         said.append(line)
         if line.startswith("step 2 "):
             p.send_signal(signal.SIGINT)
     said, code = "".join(said), p.wait()
-    wanted = ["documents", "stopping: the step is finished and saved first", f"to go on: fsdptrain run '{config}' --ranks 2"]
+    wanted = [
+        "documents", "stopping: the step is finished and saved first", f"to go on: fsdptrain run '{config}' --ranks 2"
+    ]
     return [f"exit code {code}: {said}"] * (code != 0) + [f"'{w}' is not in: {said}" for w in wanted if w not in said]
 
 
@@ -61,7 +75,8 @@ def check(fsdptrain, folder, work):
         steps = [json.loads(line)["step"] for line in f]
     if steps != list(range(1, STEPS + 1)):
         bad.append(f"steps {steps}")
-    said = tool(fsdptrain, "sample", folder, "--adapter", adapter, "--chat", "--prompt", "Hello", "--max-new-tokens", "8", "--temperature", "0")
+    said = tool(fsdptrain, "sample", folder, "--adapter", adapter, "--chat", "--prompt", "Hello", "--max-new-tokens",
+                "8", "--temperature", "0")
     if said.returncode or not said.stdout.strip():
         bad.append(f"sample: {said.returncode}: {said.stdout}{said.stderr}")
     return bad + check_in_peft(fsdptrain, folder, chat, adapter)

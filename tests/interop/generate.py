@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens of a Hugging Face folder as transformers gives them: the proof that a folder still is the model it was."""
+"""Greedy tokens of a Hugging Face folder as transformers gives them: the proof that a folder still is the model it
+was."""
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -6,7 +6,8 @@
   OUT/REF.safetensors    every tensor, whole
   OUT/REF.json           dtype, shape and placements of each tensor, the mesh, and the plain values ("items")
 
-1-D meshes are FSDP2 shard(0); --mesh AxB is HSDP (replicate, shard), or with --layout tp FSDP over tensor parallelism."""
+1-D meshes are FSDP2 shard(0); --mesh AxB is HSDP (replicate, shard), or with --layout tp FSDP over tensor
+parallelism."""
 import argparse, json, os, random, shutil, sys
 
 import ckpt_common as c
@@ -57,9 +58,11 @@ def shard(full, mesh, placements):
 
 def dtype_tensors(mesh, seed):
     """(sharded, truth) for every dtype that torch can save; odd rows so that most shards are uneven."""
-    names = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "uint64", "uint32",
-             "uint16", "complex64", "complex128", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
-             "float8_e5m2fnuz", "float8_e8m0fnu"]
+    names = [
+        "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "uint64",
+        "uint32", "uint16", "complex64", "complex128", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+        "float8_e5m2fnuz", "float8_e8m0fnu"
+    ]
     sharded, truth = {}, {}
     for i, n in enumerate(names):
         full = c.rand((7, 3), getattr(torch, n), seed + i)
@@ -95,11 +98,26 @@ def build(rank, mesh, a):
         truth.update({"dtypes." + k: v for k, v in t.items()})
     rng = random.Random(a.seed)
     state["extra"] = {
-        "step": 7, "lr": 1e-3, "big": 2 ** 70, "neg": -5, "none": None, "yes": True, "name": "run \u00e9\u6f22 1", "inf": "inf",
-        "list": [1, "two", [3, 4.5], {"five": 6}], "tuple": (1, (2, 3)), "empty_list": [], "empty_dict": {},
-        "by_int": {0: torch.arange(3), 10: torch.arange(4, dtype=torch.int32)}, "a.dotted.key": 1.25,
-        "torch_rng": torch.Generator().manual_seed(a.seed).get_state()[:64].clone(), "python_rng": rng.getstate(),
-        "transposed": torch.arange(12.0).reshape(3, 4).t(), "view": torch.arange(20.0)[5:9], "strided": torch.arange(20.0)[::3]}
+        "step": 7,
+        "lr": 1e-3,
+        "big": 2**70,
+        "neg": -5,
+        "none": None,
+        "yes": True,
+        "name": "run \u00e9\u6f22 1",
+        "inf": "inf",
+        "list": [1, "two", [3, 4.5], {"five": 6}],
+        "tuple": (1, (2, 3)),
+        "empty_list": [],
+        "empty_dict": {},
+        "by_int": {0: torch.arange(3), 10: torch.arange(4, dtype=torch.int32)},
+        "a.dotted.key": 1.25,
+        "torch_rng": torch.Generator().manual_seed(a.seed).get_state()[:64].clone(),
+        "python_rng": rng.getstate(),
+        "transposed": torch.arange(12.0).reshape(3, 4).t(),
+        "view": torch.arange(20.0)[5:9],
+        "strided": torch.arange(20.0)[::3],
+    }
     return state, truth
 
 
@@ -167,7 +185,8 @@ def make(args):
     ap.add_argument("--file-per-item", action="store_true")
     ap.add_argument("--async", dest="asynchronous", action="store_true", help="save through async_save")
     ap.add_argument("--seed", type=int, default=0)
-    ap.add_argument("--rank-local", action="store_true", help="use_collectives=False: one __R.metadata a rank, no .metadata")
+    ap.add_argument("--rank-local", action="store_true",
+                    help="use_collectives=False: one __R.metadata a rank, no .metadata")
     ap.add_argument("--zstd", action="store_true", help="every item a zstd stream")
     ap.add_argument("--hf", action="store_true", help="sharded safetensors through HuggingFaceStorageWriter")
     a = ap.parse_args(args)

@@ -4,8 +4,8 @@
 
 usage: make_generate.py GOLDENS OUT.json        (tests/train/goldens/generate.json is its output)
 
-Of each case: the model with its end_adapter (or, fully trained, as it is), a prompt from its data that is longer than any window, the tokens that follow, and the
-margin between the best and the second logit of each."""
+Of each case: the model with its end_adapter (or, fully trained, as it is), a prompt from its data that is longer than
+any window, the tokens that follow, and the margin between the best and the second logit of each."""
 import json
 import pathlib
 import sys
@@ -22,7 +22,8 @@ def run(folder):
     adapter = folder / "end_adapter"
     if adapter.exists():
         model = PeftModel.from_pretrained(model, adapter).eval()
-    ids = [i for line in (folder / "data.jsonl").read_text().splitlines() for i in json.loads(line)["input_ids"]][:PROMPT]
+    ids = [i for line in (folder / "data.jsonl").read_text().splitlines()
+           for i in json.loads(line)["input_ids"]][:PROMPT]
     new, margins = [], []
     with torch.no_grad():
         out = model(input_ids=torch.tensor([ids]), use_cache=True)
@@ -36,4 +37,5 @@ def run(folder):
 
 goldens = pathlib.Path(sys.argv[1])
 cases = sorted(p.parent.parent for p in goldens.glob("*/model/config.json"))
-pathlib.Path(sys.argv[2]).write_text("{\n" + ",\n".join(f"{json.dumps(c.name)}: {json.dumps(run(c))}" for c in cases) + "\n}\n")
+pathlib.Path(
+    sys.argv[2]).write_text("{\n" + ",\n".join(f"{json.dumps(c.name)}: {json.dumps(run(c))}" for c in cases) + "\n}\n")

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the weights and configuration of fixtures/tiny-llama-tied: a seeded, tied 2-layer Llama in three files.
 
-Weights come from numpy's PCG64 integers on a fixed grid, so the same seed gives the same bytes on any machine. Norm weights are random
-too: a loader that forgets one of them is found out. The tokenizer beside them was trained once and is kept as it is."""
+Weights come from numpy's PCG64 integers on a fixed grid, so the same seed gives the same bytes on any machine. Norm
+weights are random too: a loader that forgets one of them is found out. The tokenizer beside them was trained once and
+is kept as it is."""
 import argparse, math, pathlib, zlib
 import numpy as np
 import torch
@@ -11,9 +12,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from make_smollm2 import save_weights, write_json
 
-CONFIG = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
-          "vocab_size": 1112, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "hidden_act": "silu",
-          "tie_word_embeddings": True, "bos_token_id": 1105, "eos_token_id": 1109}
+CONFIG = {
+    "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 1112, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+    "rope_theta": 100000.0, "hidden_act": "silu", "tie_word_embeddings": True, "bos_token_id": 1105,
+    "eos_token_id": 1109
+}
 
 
 def uniform(shape, std, seed, name, mean=0.0):
@@ -43,7 +47,10 @@ def main():
     tensors = {name: tensor_for(name, tuple(t.shape), args.seed).to(torch.bfloat16)
                for name, t in model.state_dict().items() if name != "lm_head.weight"}
     save_weights(tensors, args.out, 3)
-    flat = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rope_scaling": None, "torch_dtype": "bfloat16", **CONFIG}
+    flat = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "rope_scaling": None, "torch_dtype": "bfloat16",
+        **CONFIG
+    }
     write_json(args.out / "config.json", dict(sorted(flat.items())))
     write_json(args.out / "generation_config.json", {k: CONFIG[k] for k in ("bos_token_id", "eos_token_id")})
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random small models, adapters, data and settings: what transformers + PEFT make of them in a few steps of float32, and what `fsdptrain run` makes of them.
+"""Random small models, adapters, data and settings: what transformers + PEFT make of them in a few steps of float32,
+and what `fsdptrain run` makes of them.
 
     random_train.py FSDPTRAIN [--count 36] [--seed N] [--keep DIR]
 
-Each case draws a config.json (either dialect, keys left out so that defaults count, odd sizes, every kind of rotary positions, windows, biases), adapters or full
-fine-tuning, packed rows in uneven micro-batches, some without any supervised token, a schedule, clipping, decay, and at how many ranks and by which strategy ours runs.
-Losses, norms and learning rates of each step and all weights at the end are compared. Then ours runs twice more, in bf16 and with dropout, at one rank and at several by
-other ways of gathering and keeping: the same bits."""
+Each case draws a config.json (either dialect, keys left out so that defaults count, odd sizes, every kind of rotary
+positions, windows, biases), adapters or full fine-tuning, packed rows in uneven micro-batches, some without any
+supervised token, a schedule, clipping, decay, and at how many ranks and by which strategy ours runs. Losses, norms and
+learning rates of each step and all weights at the end are compared. Then ours runs twice more, in bf16 and with
+dropout, at one rank and at several by other ways of gathering and keeping: the same bits."""
 import argparse, json, os, pathlib, random, re, shutil, subprocess, sys, tempfile, warnings
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
@@ -32,12 +34,12 @@ def rope(rng, head_dim):
     if kind == "linear":
         out["factor"] = rng.choice((2.0, 4.0, 1.5))
     if kind == "llama3":
-        out.update(factor=rng.choice((2.0, 8.0)), low_freq_factor=rng.choice((1.0, 1.5)), high_freq_factor=rng.choice((4.0, 3.0)),
-                   original_max_position_embeddings=rng.choice((16, 32, 50)))
+        out.update(factor=rng.choice((2.0, 8.0)), low_freq_factor=rng.choice((1.0, 1.5)), high_freq_factor=rng.choice(
+            (4.0, 3.0)), original_max_position_embeddings=rng.choice((16, 32, 50)))
     if kind == "yarn":
         out["factor"] = rng.choice((2.0, 4.0, 2.5))
-        for key, values in (("original_max_position_embeddings", (16, 40)), ("beta_fast", (32, 16.0)), ("beta_slow", (1, 2.0)), ("attention_factor", (0.9, 1.3)),
-                            ("truncate", (True, False))):
+        for key, values in (("original_max_position_embeddings", (16, 40)), ("beta_fast", (32, 16.0)),
+                            ("beta_slow", (1, 2.0)), ("attention_factor", (0.9, 1.3)), ("truncate", (True, False))):
             if rng.random() < 0.4:
                 out[key] = rng.choice(values)
         if rng.random() < 0.3:
@@ -47,10 +49,18 @@ def rope(rng, head_dim):
 
 def windows(rng, family, nlayer):
     if family == "mistral":
-        return rng.choice(({}, {"sliding_window": None}, {"sliding_window": rng.randint(2, 12)}, {"sliding_window": rng.randint(2, 6)}))
+        return rng.choice(
+            (
+                {},
+                {"sliding_window": None},
+                {"sliding_window": rng.randint(2, 12)},
+                {"sliding_window": rng.randint(2, 6)},
+            )
+        )
     if not family.startswith("qwen"):
         return {}
-    out = {"use_sliding_window": rng.random() < 0.7, "sliding_window": rng.randint(2, 12)}  # 1: attention has no gradient
+    # 1: attention has no gradient
+    out = {"use_sliding_window": rng.random() < 0.7, "sliding_window": rng.randint(2, 12)}
     if rng.random() < 0.6:
         out["max_window_layers"] = rng.randint(0, nlayer)
     elif rng.random() < 0.7 and out["use_sliding_window"]:
@@ -61,16 +71,29 @@ def windows(rng, family, nlayer):
 def model_config(rng, family):
     nkv, half, nlayer = rng.randint(1, 3), rng.randint(1, 8), rng.randint(1, 3)
     nhead = nkv * rng.randint(1, 3)
-    hidden = nhead * 2 * half if family == "qwen2" or rng.random() < 0.4 else nhead * rng.randint(2, 9) if family == "llama" else rng.randint(9, 50)
-    out = {"model_type": family, "architectures": [f"{family.capitalize()}ForCausalLM"], "vocab_size": rng.randint(30, 150), "hidden_size": hidden,
-           "intermediate_size": rng.randint(9, 70), "num_hidden_layers": nlayer, "num_attention_heads": nhead, "num_key_value_heads": nkv,
-           **windows(rng, family, nlayer)}
+    hidden = (
+        nhead * 2 * half
+        if family == "qwen2" or rng.random() < 0.4
+        else nhead * rng.randint(2, 9) if family == "llama" else rng.randint(9, 50)
+    )
+    out = {
+        "model_type": family,
+        "architectures": [f"{family.capitalize()}ForCausalLM"],
+        "vocab_size": rng.randint(30, 150),
+        "hidden_size": hidden,
+        "intermediate_size": rng.randint(9, 70),
+        "num_hidden_layers": nlayer,
+        "num_attention_heads": nhead,
+        "num_key_value_heads": nkv,
+        **windows(rng, family, nlayer),
+    }
     if hidden != nhead * 2 * half or family == "qwen3" or rng.random() < 0.3:
         out["head_dim"] = 2 * half
     if family == "llama" and nkv == nhead and rng.random() < 0.5:
         out["num_key_value_heads"] = None
-    for key, values in (("rms_norm_eps", (1e-5, 1e-6, 1e-3)), ("tie_word_embeddings", (True, False)), ("max_position_embeddings", (64, 256)),
-                        ("rope_theta", (10000.0, 500.0, 1000000)), ("hidden_act", ("silu",)), ("attention_dropout", (0.0,)), ("use_cache", (True,))):
+    for key, values in (("rms_norm_eps", (1e-5, 1e-6, 1e-3)), ("tie_word_embeddings", (True, False)),
+                        ("max_position_embeddings", (64, 256)), ("rope_theta", (10000.0, 500.0, 1000000)),
+                        ("hidden_act", ("silu", )), ("attention_dropout", (0.0, )), ("use_cache", (True, ))):
         if rng.random() < 0.7:
             out[key] = rng.choice(values)
     if family in ("llama", "qwen3") and rng.random() < 0.5:
@@ -79,29 +102,63 @@ def model_config(rng, family):
         out["mlp_bias"] = rng.random() < 0.7
     scaling = rope(rng, 2 * half)
     if rng.random() < 0.5:
-        out["rope_parameters"] = {"rope_type": "default", **(scaling or {}), "rope_theta": out.pop("rope_theta", 10000.0)}
+        out["rope_parameters"] = {
+            "rope_type": "default", **(scaling or {}), "rope_theta": out.pop("rope_theta", 10000.0)
+        }
     elif scaling or rng.random() < 0.5:
         out["rope_scaling"] = scaling
     return out
 
 
 def saved_modules(rng, nlayer):
-    """Ends of paths of modules that are trained whole: one, several, parts of a block, a module with all that is in it."""
+    """Ends of paths of modules that are trained whole: one, several, parts of a block, a module with all that is in
+    it."""
     layer = rng.randrange(nlayer)
-    return rng.choice((["norm"], ["lm_head"], ["embed_tokens"], ["lm_head", "embed_tokens"], ["model.norm", "lm_head"], ["mlp"], [f"layers.{layer}"],
-                       ["q_proj", "down_proj", "embed_tokens"], [f"{layer}.self_attn", "_layernorm"]))
+    return rng.choice(
+        (
+            ["norm"],
+            ["lm_head"],
+            ["embed_tokens"],
+            ["lm_head", "embed_tokens"],
+            ["model.norm", "lm_head"],
+            ["mlp"],
+            [f"layers.{layer}"],
+            ["q_proj", "down_proj", "embed_tokens"],
+            [f"{layer}.self_attn", "_layernorm"],
+        )
+    )
 
 
 def lora_config(rng, nlayer):
     modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
     layer = rng.randrange(nlayer)
     out = {"r": rng.randint(1, 7), "lora_alpha": rng.choice((1, 8, 5, 16)), "use_rslora": rng.random() < 0.4}
-    out["target_modules"] = rng.choice(("all-linear", rng.sample(modules, rng.randint(1, 5)), rng.sample(modules[:7], 2), [f"layers.{layer}.self_attn.q_proj", "down_proj"],
-                                        rf".*\.{layer}\..*(q|o|up)_proj", r"model\.layers\.\d+\.mlp\..*_proj|lm_head"))
+    out["target_modules"] = rng.choice(
+        (
+            "all-linear",
+            rng.sample(modules, rng.randint(1, 5)),
+            rng.sample(modules[:7], 2),
+            [f"layers.{layer}.self_attn.q_proj", "down_proj"],
+            rf".*\.{layer}\..*(q|o|up)_proj",
+            r"model\.layers\.\d+\.mlp\..*_proj|lm_head",
+        )
+    )
     if rng.random() < 0.4:
-        out["rank_pattern"] = rng.choice(({"q_proj": 2, "down_proj": 9}, {rf"layers\.{layer}\..*": 5}, {f"model.layers.{layer}.mlp.up_proj": 3, "up_proj": 4}))
+        out["rank_pattern"] = rng.choice(
+            (
+                {"q_proj": 2, "down_proj": 9},
+                {rf"layers\.{layer}\..*": 5},
+                {f"model.layers.{layer}.mlp.up_proj": 3, "up_proj": 4},
+            )
+        )
     if rng.random() < 0.4:
-        out["alpha_pattern"] = rng.choice(({"o_proj": 3}, {r".*mlp\.(gate|up)_proj": 20, "lm_head": 2}, {f"^model.layers.{layer}.self_attn.v_proj": 11}))
+        out["alpha_pattern"] = rng.choice(
+            (
+                {"o_proj": 3},
+                {r".*mlp\.(gate|up)_proj": 20, "lm_head": 2},
+                {f"^model.layers.{layer}.self_attn.v_proj": 11},
+            )
+        )
     if rng.random() < 0.5:
         out["modules_to_save"] = saved_modules(rng, nlayer)
     if rng.random() < 0.5 and not any(end in str(out["target_modules"]) for end in ("embed_tokens", "lm_head")):
@@ -113,15 +170,29 @@ def lora_config(rng, nlayer):
 
 def drop_unused(lora, key, nlayer):
     """A pattern that fits no module with an adapter is refused, where PEFT ignores it: left out here."""
-    linears = [f"model.layers.{i}.{m}" for i in range(nlayer)
-               for m in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")]
+    linears = [
+        f"model.layers.{i}.{m}"
+        for i in range(nlayer)
+        for m in (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        )
+    ]
     targets, saved = lora["target_modules"], lora.get("modules_to_save", [])
     if targets == "all-linear":
         chosen = linears
     elif isinstance(targets, str):
         chosen = [p for p in [*linears, "lm_head", "model.embed_tokens"] if re.fullmatch(targets, p)]
     else:
-        chosen = [p for p in [*linears, "lm_head", "model.embed_tokens"] if any(p == t or p.endswith("." + t) for t in targets)]
+        chosen = [
+            p for p in [*linears, "lm_head", "model.embed_tokens"]
+            if any(p == t or p.endswith("." + t) for t in targets)
+        ]
     left = [p for p in chosen if not any(re.fullmatch(rf"(^|.*\.)(?:{s})($|\..*)", p) for s in saved)]
     kept = {}
     for pattern, value in lora.get(key, {}).items():
@@ -147,7 +218,9 @@ def plan(rng, docs):
         return rng.sample(range(len(docs)), rng.randint(1, 3))
     steps = []
     while len(steps) < STEPS:
-        micros = [[row() for _ in range(rng.randint(1, 2))] for _ in range(rng.randint(1, 5))] + [[[3]]] * (rng.random() < 0.5)
+        micros = [[row() for _ in range(rng.randint(1, 2))] for _ in range(rng.randint(1, 5))] + [[[3]]] * (
+            rng.random() < 0.5
+        )
         rng.shuffle(micros)
         if supervised(docs, micros):
             steps.append(micros)
@@ -159,10 +232,19 @@ def supervised(docs, micros):
 
 
 def settings(rng):
-    out = {"learning_rate": rng.choice((1e-3, 5e-3)), "lr_scheduler_type": rng.choice(("linear", "cosine", "constant")), "warmup_steps": rng.randint(0, 2),
-           "weight_decay": rng.choice((0.0, 0.1)), "weight_decay_on": rng.choice(("all", "matrices")), "adam_beta1": rng.choice((0.9, 0.8)),
-           "adam_beta2": rng.choice((0.999, 0.95)), "adam_epsilon": rng.choice((1e-6, 1e-4)), "max_grad_norm": rng.choice((None, 0.1, 1.0, 0)),
-           "gradient_accumulation_steps": rng.randint(1, 3), "max_steps": STEPS}
+    out = {
+        "learning_rate": rng.choice((1e-3, 5e-3)),
+        "lr_scheduler_type": rng.choice(("linear", "cosine", "constant")),
+        "warmup_steps": rng.randint(0, 2),
+        "weight_decay": rng.choice((0.0, 0.1)),
+        "weight_decay_on": rng.choice(("all", "matrices")),
+        "adam_beta1": rng.choice((0.9, 0.8)),
+        "adam_beta2": rng.choice((0.999, 0.95)),
+        "adam_epsilon": rng.choice((1e-6, 1e-4)),
+        "max_grad_norm": rng.choice((None, 0.1, 1.0, 0)),
+        "gradient_accumulation_steps": rng.randint(1, 3),
+        "max_steps": STEPS,
+    }
     if out["lr_scheduler_type"] == "cosine" and rng.random() < 0.5:
         out["min_lr_ratio"] = 0.25
     return out
@@ -174,7 +256,9 @@ def draw_weights(model, seed):
     g = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         spread = 0.35 if "embed" in name else 1 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
-        p.data = torch.randn(p.shape, generator=g) * spread + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        p.data = torch.randn(p.shape, generator=g) * spread + (
+            1.0 if "norm" in name and name.endswith("weight") else 0.0
+        )
 
 
 def write_model(folder, config, seed):
@@ -182,7 +266,11 @@ def write_model(folder, config, seed):
     (folder / "config.json").write_text(json.dumps(config))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").float()
     draw_weights(model, seed)
-    save_file({n: p.data.contiguous() for n, p in model.named_parameters()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {n: p.data.contiguous() for n, p in model.named_parameters()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
 
 
@@ -191,10 +279,15 @@ def attach(model, lora, folder, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peft = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **lora))
-        g, before = torch.Generator().manual_seed(seed), {n: p.data.clone() for n, p in peft.named_parameters() if "magnitude" in n}
+        g, before = torch.Generator().manual_seed(seed), {
+            n: p.data.clone()
+            for n, p in peft.named_parameters()
+            if "magnitude" in n
+        }
         for name, p in peft.named_parameters():
             if "lora_" in name and "magnitude" not in name:
-                p.data = torch.randn(p.shape, generator=g) * (0.1 if "lora_B" in name or "embedding_A" in name else p.shape[1] ** -0.5)
+                p.data = torch.randn(
+                    p.shape, generator=g) * (0.1 if "lora_B" in name or "embedding_A" in name else p.shape[1]**-0.5)
             if "magnitude" in name:
                 p.data = before[name] * (1 + 0.2 * torch.randn(p.shape, generator=g))
             elif "modules_to_save" in name and seed % 2:  # else they begin as the base's
@@ -211,7 +304,8 @@ def pack(rows, docs):
         at = 0
         for d in row:
             n = len(docs[d]["input_ids"])
-            ids[r, at:at + n], target[r, at:at + n - 1] = torch.tensor(docs[d]["input_ids"]), torch.tensor(docs[d]["labels"][1:])
+            ids[r, at:at + n], target[r, at:at + n - 1] = torch.tensor(docs[d]["input_ids"]), torch.tensor(
+                docs[d]["labels"][1:])
             pos[r, at:at + n], doc[r, at:at + n] = torch.arange(n), at
             at += n
         pos[r, at:] = torch.arange(length - at)
@@ -243,25 +337,38 @@ def step_loss(model, micros, docs):
 
 def optimizer_of(params, train):
     plain = {n for n in params if train["weight_decay_on"] == "matrices" and params[n].dim() < 2}
-    groups = [{"params": [p for n, p in params.items() if n not in plain]}, {"params": [p for n, p in params.items() if n in plain], "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=train["learning_rate"], betas=(train["adam_beta1"], train["adam_beta2"]), eps=train["adam_epsilon"],
-                             weight_decay=train["weight_decay"], foreach=False)
+    groups = [
+        {"params": [p for n, p in params.items() if n not in plain]},
+        {"params": [p for n, p in params.items() if n in plain], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]],
+        lr=train["learning_rate"],
+        betas=(train["adam_beta1"], train["adam_beta2"]),
+        eps=train["adam_epsilon"],
+        weight_decay=train["weight_decay"],
+        foreach=False,
+    )
 
 
 def truth(model, steps, docs, train):
     """(loss, norm, lr) of each step; what is trained, before and after."""
     params = {n: p for n, p in model.named_parameters() if p.requires_grad}
     optimizer = optimizer_of(params, train)
-    floor, name = train.get("min_lr_ratio"), {"constant": "constant_with_warmup"}.get(train["lr_scheduler_type"], train["lr_scheduler_type"])
+    floor, name = train.get("min_lr_ratio"), {"constant": "constant_with_warmup"}.get(
+        train["lr_scheduler_type"], train["lr_scheduler_type"])
     schedule = get_scheduler("cosine_with_min_lr" if floor else name, optimizer, train["warmup_steps"], STEPS,
                              {"min_lr": floor * train["learning_rate"]} if floor else None)
     def state():
-        named = get_peft_model_state_dict(model, save_embedding_layers=False) if hasattr(model, "peft_config") else params
+        named = (
+            get_peft_model_state_dict(model, save_embedding_layers=False) if hasattr(model, "peft_config") else params
+        )
         return {n: p.detach().clone().double() for n, p in named.items()}
     numbers, start = [], state()
     for micros in steps:
         loss = step_loss(model, micros, docs)
-        norm = torch.nn.utils.clip_grad_norm_(params.values(), train["max_grad_norm"] or float("inf"), foreach=False).item()
+        norm = torch.nn.utils.clip_grad_norm_(params.values(), train["max_grad_norm"] or float("inf"),
+                                              foreach=False).item()
         numbers.append((loss, norm, optimizer.param_groups[0]["lr"]))
         optimizer.step()
         schedule.step()
@@ -273,15 +380,25 @@ def truth(model, steps, docs, train):
 
 def run_ours(tool, folder, config, options):
     (folder / "run.json").write_text(json.dumps(config))
-    done = subprocess.run([tool, "run", str(folder / "run.json"), "-q", *options], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=1800)
+    done = subprocess.run([tool, "run", str(folder / "run.json"), "-q", *options], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=1800)
     if done.returncode:
         return None, done.stderr[-600:]
     out = folder / "out"
-    numbers = [(m["loss"], m["grad_norm"], m["lr"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+    numbers = [(m["loss"], m["grad_norm"], m["lr"])
+               for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
     if "lora" in config:
-        return (numbers, {k: v.double() for k, v in load_file(out / "adapter/adapter_model.safetensors").items() if ".base_layer." not in k}), ""
+        return (numbers, {
+            k: v.double()
+            for k, v in load_file(out / "adapter/adapter_model.safetensors").items()
+            if ".base_layer." not in k
+        }), ""
     end = folder / "end.safetensors"
-    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--force", "--select", "model", "--dtype", "fp32"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([
+        str(pathlib.Path(tool).with_name("fsdpck")), "export",
+        str(out / f"checkpoints/step-{STEPS:06d}"),
+        str(end), "-q", "--force", "--select", "model", "--dtype", "fp32"
+    ], check=True, stdout=subprocess.DEVNULL)
     return (numbers, {k: v.double() for k, v in load_file(end).items()}), ""
 
 
@@ -304,19 +421,29 @@ def differences(theirs, ours):
 
 def same_bits(tool, folder, config, rng):
     runs = []
-    config = {**config, "dtype": {"param": "bf16", "reduce": rng.choice(("fp32", "bf16")), "output": rng.choice(("fp32", "bf16"))}}
+    config = {
+        **config, "dtype": {
+            "param": "bf16", "reduce": rng.choice(("fp32", "bf16")), "output": rng.choice(("fp32", "bf16"))
+        }
+    }
     if "lora" in config:
         config["lora"] = {**config["lora"], "lora_dropout": rng.choice((0, 0.3))}
     for ranks in (1, rng.choice((2, 3, 4, 5, 7, 8))):
         shutil.rmtree(folder / "out", ignore_errors=True)
-        config["fsdp"] = {"sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")), "activation_checkpointing": rng.choice(("none", "block")),
-                          "forward_prefetch": rng.randint(0, 4), "backward_prefetch": rng.randint(0, 4)}
+        config["fsdp"] = {
+            "sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
+            "activation_checkpointing": rng.choice(("none", "block")),
+            "forward_prefetch": rng.randint(0, 4),
+            "backward_prefetch": rng.randint(0, 4),
+        }
         options = ["--ranks", str(ranks), "--threads", str(rng.randint(1, 3)), "--gather", rng.choice(("map", "copy"))]
         done, why = run_ours(tool, folder, config, options)
         if done is None:
             return [why]
         runs.append((done[0], {k: v.numpy().tobytes() for k, v in done[1].items()}))
-    return [] if runs[0] == runs[1] else [f"other bits by {' '.join(options)}, {json.dumps(config['fsdp'])}, {json.dumps(config['dtype'])}"]
+    return [] if runs[0] == runs[1] else [
+        f"other bits by {' '.join(options)}, {json.dumps(config['fsdp'])}, {json.dumps(config['dtype'])}"
+    ]
 
 
 def one(tool, folder, seed):
@@ -326,10 +453,20 @@ def one(tool, folder, seed):
     config = model_config(rng, family)
     docs = documents(rng, config["vocab_size"])
     steps, train = plan(rng, docs), settings(rng)
-    ours = {"model": str(folder / "model"), "output_dir": str(folder / "out"), "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "plan.json")},
-            "train": train, "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": rng.choice((0, 2))},
-            "fsdp": {"sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")), "activation_checkpointing": rng.choice(("none", "block")),
-                     "forward_prefetch": rng.randint(0, 3), "reshard_after_forward": rng.random() < 0.7}}
+    ours = {
+        "model": str(folder / "model"),
+        "output_dir": str(folder / "out"),
+        "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "plan.json")},
+        "train": train,
+        "dtype": {"param": "fp32"},
+        "checkpoint": {"save_steps": rng.choice((0, 2))},
+        "fsdp": {
+            "sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
+            "activation_checkpointing": rng.choice(("none", "block")),
+            "forward_prefetch": rng.randint(0, 3),
+            "reshard_after_forward": rng.random() < 0.7,
+        },
+    }
     options = ["--ranks", str(rng.choice((1, 2, 3, 5, 8))), "--threads", "1", "--gather", rng.choice(("map", "copy"))]
     folder.mkdir()
     (folder / "data.jsonl").write_text("".join(json.dumps(d) + "\n" for d in docs))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch program that trains, saves, is resharded by fsdpck, and goes on: with exactly the losses of the run that was never broken.
+"""A torch program that trains, saves, is resharded by fsdpck, and goes on: with exactly the losses of the run that was
+never broken.
 
-Only rank 0 has a loss, so that sums over any number of ranks add zeros and nothing rounds differently: whatever differs is the checkpoint's fault."""
+Only rank 0 has a loss, so that sums over any number of ranks add zeros and nothing rounds differently: whatever differs
+is the checkpoint's fault."""
 import os
 
 import ckpt_common as c
@@ -18,7 +20,8 @@ BEFORE, AFTER = 3, 3
 
 def build(nranks):
     torch.manual_seed(7)
-    model = nn.Sequential(nn.Embedding(13, 10), nn.Linear(10, 22), nn.GELU(), nn.LayerNorm(22), nn.Linear(22, 13, bias=False))
+    model = nn.Sequential(nn.Embedding(13, 10), nn.Linear(10, 22), nn.GELU(), nn.LayerNorm(22),
+                          nn.Linear(22, 13, bias=False))
     mesh = init_device_mesh("cpu", (nranks,))
     for part in [*model, model]:
         if list(part.parameters()):

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fsdpck against the real PyTorch, safetensors, transformers, PEFT and diffusers: what it writes they load, what they write it reads, bit for bit.
+"""fsdpck against the real PyTorch, safetensors, transformers, PEFT and diffusers: what it writes they load, what they
+write it reads, bit for bit.
 
 usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]
 
-Prints a line for each check and "N passed, N failed". One process does it all, because importing torch costs seconds."""
+Prints a line for each check and "N passed, N failed". One process does it all, because importing torch costs
+seconds."""
 import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors, check_template, check_tokenizer, first_run, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors
+import check_expert_adapters, check_moe, check_placement, check_python, check_quant, check_quant_forms, check_quantize
+import check_template, check_tensorboard, check_tokenizer, check_trainers, first_run, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -22,17 +26,14 @@ SMOLLM2 = [("ranks1", ["--ranks", "1"], 0), ("ranks2", ["--ranks", "2"], 0), ("r
            ("ranks5", ["--ranks", "5"], 0), ("ranks8", ["--ranks", "8"], 0),
            ("hsdp", ["--mesh", "replicate=2,shard=2"], 0), ("2d", TENSOR_PARALLEL, 4)]
 # What make_dcp.py is asked for, and the ranks or mesh that fsdpck then makes of it.
-FOREIGN = [("--ranks 1", ["--ranks", "3"]),
-           ("--ranks 2 --bf16 --optimizer", ["--ranks", "5"]),
-           ("--ranks 3 --uneven --optimizer --dtypes", ["--ranks", "5"]),
-           ("--ranks 4", ["--ranks", "1"]),
-           ("--ranks 5 --uneven --threads 2", ["--ranks", "2"]),
-           ("--ranks 4 --mesh 2x2", ["--ranks", "3"]),
+FOREIGN = [("--ranks 1", ["--ranks", "3"]), ("--ranks 2 --bf16 --optimizer", ["--ranks", "5"]),
+           ("--ranks 3 --uneven --optimizer --dtypes", ["--ranks", "5"]), ("--ranks 4", ["--ranks", "1"]),
+           ("--ranks 5 --uneven --threads 2", ["--ranks", "2"]), ("--ranks 4 --mesh 2x2", ["--ranks", "3"]),
            ("--ranks 4 --mesh 2x2 --uneven --optimizer --dtypes", ["--mesh", "replicate=2,shard=3"]),
            ("--ranks 4 --mesh 2x2 --layout tp", ["--ranks", "8"]),
-           ("--ranks 4 --mesh 2x2 --layout tp --uneven --optimizer", ["--mesh", "dp=2,tp=2", "--placement", "*.weight=shard(0)@tp"]),
-           ("--ranks 3 --file-per-item", ["--ranks", "4"]),
-           ("--ranks 2 --async --optimizer", ["--ranks", "3"]),
+           ("--ranks 4 --mesh 2x2 --layout tp --uneven --optimizer",
+            ["--mesh", "dp=2,tp=2", "--placement", "*.weight=shard(0)@tp"]),
+           ("--ranks 3 --file-per-item", ["--ranks", "4"]), ("--ranks 2 --async --optimizer", ["--ranks", "3"]),
            ("--ranks 3 --uneven --optimizer --rank-local", ["--ranks", "2"]),
            ("--ranks 3 --uneven --optimizer --dtypes --zstd", ["--mesh", "replicate=2,shard=2"]),
            ("--ranks 4 --threads 2 --file-per-item --dtypes --bf16 --async", ["--ranks", "2"])]
@@ -51,7 +52,8 @@ class Checks:
         try:
             bad = fn(*args)
         except Exception as e:
-            bad = [f"{type(e).__name__}: {e}"] + ([] if isinstance(e, ToolError) else traceback.format_exc().splitlines()[-4:])
+            bad = [f"{type(e).__name__}: {e}"
+                   ] + ([] if isinstance(e, ToolError) else traceback.format_exc().splitlines()[-4:])
         print(f"{'FAIL' if bad else 'ok  '} {name} ({time.time() - t:.1f} s)", flush=True)
         for line in bad[:12]:
             print("     " + line)
@@ -101,23 +103,49 @@ def nested_differences(a, b):
     return [d for k, v in flat[0].items() if isinstance(v, torch.Tensor) and (d := c.compare(k, flat[1][k], v))]
 
 
-# --- text ------------------------------------------------------------------------------------------------------------------------
+# --- text
 
 def text(checks, binary, smollm2, quick):
-    """Tokenizers: 260,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
+    """Tokenizers: 260,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the
+    tool."""
     programs = os.path.join(os.path.dirname(os.path.abspath(binary)), "..", "..", "tests", "text")
     goldens = os.path.join(TOP, "tests", "text", "goldens")
-    for seed, (name, folder) in enumerate([*((s, os.path.join(goldens, s)) for s in ("gpt2", "llama2", "llama3", "metaspace", "mistral", "qwen2")), ("SmolLM2", smollm2)]):
-        checks.run(f"tokenizer {name}: random strings", check_tokenizer.check, os.path.join(programs, "encode_lines"), os.path.join(folder, "tokenizer.json"),
-                   1000 if quick else 20000, seed)
+    for seed, (name, folder) in enumerate(
+        [
+            *((s, os.path.join(goldens, s)) for s in ("gpt2", "llama2", "llama3", "metaspace", "mistral", "qwen2")),
+            ("SmolLM2", smollm2),
+        ]
+    ):
+        checks.run(
+            f"tokenizer {name}: random strings",
+            check_tokenizer.check,
+            os.path.join(programs, "encode_lines"),
+            os.path.join(folder, "tokenizer.json"),
+            1000 if quick else 20000,
+            seed,
+        )
     with tempfile.TemporaryDirectory() as work:
         for seed, name in enumerate(check_tokenizer.VARIANTS):
-            checks.run(f"tokenizer with {name}: random strings", check_tokenizer.check_variant, os.path.join(programs, "encode_lines"), goldens, name, work,
-                       1000 if quick else 10000, seed)
-    checks.run("templates: as transformers runs them", check_template.check, os.path.join(programs, "render_lines"), 200 if quick else 3000, 1)
+            checks.run(
+                f"tokenizer with {name}: random strings",
+                check_tokenizer.check_variant,
+                os.path.join(programs, "encode_lines"),
+                goldens,
+                name,
+                work,
+                1000 if quick else 10000,
+                seed,
+            )
+    checks.run(
+        "templates: as transformers runs them",
+        check_template.check,
+        os.path.join(programs, "render_lines"),
+        200 if quick else 3000,
+        1,
+    )
 
 
-# --- a real model ---------------------------------------------------------------------------------------------------------------
+# --- a real model
 
 def smollm2_ref(folder):
     """What a checkpoint of the folder must list: config.json ties lm_head.weight to the embedding, so both names."""
@@ -139,7 +167,8 @@ def check_smollm2(tool, folder, work, name, layout, ranks, ref):
 
 
 def check_one_file(tool, work, dir, ref):
-    """One safetensors file, and from it a checkpoint again. Without a config.json beside it nothing says that the head is tied."""
+    """One safetensors file, and from it a checkpoint again. Without a config.json beside it nothing says that the head
+    is tied."""
     file, again = os.path.join(work, "one.safetensors"), os.path.join(work, "again")
     tool("export", "-q", dir, file)
     bad = check_safetensors.check(file, {k: v for k, v in ref.items() if k != "lm_head.weight"})
@@ -153,6 +182,35 @@ def check_same_nesting(work, dir, ref):
     own = os.path.join(work, "own")
     dcp.save(dict(ref), checkpoint_id=own, no_dist=True)
     return nested_differences(own, dir)
+
+
+def check_average(tool, work, ref):
+    """Of a folder, torch's own DCP save and a file, in three types, against torch's fp32 arithmetic."""
+    bad, weights = [], [0.6, -0.35, 0.1]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        torch.manual_seed(7)
+        models = [
+            {k: (v.float() + n * torch.randn(v.shape) * 0.01).to(dtype) for k, v in ref.items() if "layers.0." in k}
+            for n in range(3)
+        ]
+        dcp_dir, sharded = os.path.join(work, "average-dcp"), os.path.join(work, "average-3")
+        files = [os.path.join(work, f"average{n}.safetensors") for n in range(3)]
+        out = os.path.join(work, "averaged.safetensors")
+        for file, model in zip(files, models):
+            c.write_ref(file, model)
+        shutil.rmtree(dcp_dir, ignore_errors=True)
+        dcp.save({"model": models[1], "optim": {"w": torch.ones(3)}}, checkpoint_id=dcp_dir, no_dist=True)
+        tool("convert", "-q", files[2], sharded, "--ranks", "3", "--force")
+        for given in ([], ["--weights", ",".join(map(str, weights))]):
+            tool("average", "-q", files[0], dcp_dir, sharded, out, "--force", *given)
+            want = {}
+            for k in models[0]:
+                x = [m[k].float() for m in models]
+                w = [torch.tensor(f, dtype=torch.float32) for f in weights]
+                sum_ = (x[0] * w[0] + x[1] * w[1]) + x[2] * w[2] if given else ((x[0] + x[1]) + x[2]) / 3
+                want[k] = sum_.to(dtype)
+            bad += [f"{dtype} {given}: {b}" for b in check_safetensors.check(out, want)]
+    return bad
 
 
 def check_generation(folder, exported):
@@ -180,12 +238,13 @@ def real_model(checks, tool, folder, work, quick):
                 shutil.rmtree(os.path.join(work, name + "-hf"), ignore_errors=True)
     dir = os.path.join(work, "ranks3")
     checks.run("SmolLM2: one file and back", check_one_file, tool, work, dir, ref)
+    checks.run("SmolLM2: averages as torch computes them", check_average, tool, work, ref)
     checks.run("SmolLM2: nested keys as torch's own save", check_same_nesting, work, dir, ref)
     if not quick:
         checks.run("SmolLM2: the second reader", check_second_reader, dir, ref)
 
 
-# --- what torch writes ----------------------------------------------------------------------------------------------------------
+# --- what torch writes
 
 def check_foreign(tool, ckpt, layout, nranks, ref, items, work, ranks):
     """A directory of torch's to another layout and back; torch loads both; the way it nests stays."""
@@ -234,7 +293,7 @@ def foreign(checks, tool, work, quick):
                        check_foreign(tool, ckpt, ["--ranks", "2"], 3, *fixture_truth(folder), sub, 0))
 
 
-# --- torch.save -----------------------------------------------------------------------------------------------------------------
+# --- torch.save
 
 PT_SETS = ("bin_shards", "verl3", "verl2x2", "verl_tp")  # folders; the other cases are files
 
@@ -257,7 +316,9 @@ def values_differ(got, want, at="root"):
     """Keys as torch's own DCP makes them: strings."""
     if isinstance(want, dict):
         keys = {str(k): v for k, v in want.items() if v != {} or not isinstance(v, dict)}
-        return [f"{at}: keys {set(got) ^ set(keys)}"] if set(got) != set(keys) else [d for k, v in keys.items() for d in values_differ(got[k], v, f"{at}.{k}")]
+        return [f"{at}: keys {set(got) ^ set(keys)}"] if set(got) != set(keys) else [
+            d for k, v in keys.items() for d in values_differ(got[k], v, f"{at}.{k}")
+        ]
     if isinstance(want, torch.Tensor):
         return [d for d in [c.compare(at, got, want)] if d]
     if isinstance(want, list) and len(got) == len(want):
@@ -282,7 +343,11 @@ def check_accelerate(tool, work):
     for folder, tree in ("pytorch_model_fsdp_0", "model"), ("optimizer_0", "optimizer"):
         tensors = {f"{tree}.w{i}": c.rand((6, 4), torch.float32, i) for i in range(3)}
         ref |= tensors
-        dcp.save({tree: {k.split(".")[1]: v for k, v in tensors.items()}}, checkpoint_id=os.path.join(top, folder), no_dist=True)
+        dcp.save(
+            {tree: {k.split(".")[1]: v for k, v in tensors.items()}},
+            checkpoint_id=os.path.join(top, folder),
+            no_dist=True,
+        )
     with open(os.path.join(top, "trainer_state.json"), "w") as f:
         f.write("{}")
     tool("reshard", "-q", top, os.path.join(work, "two"), "--ranks", "2")
@@ -299,23 +364,31 @@ def check_slices(tool, work):
 
 
 def check_compressed(tool, work):
-    """torch refuses a compressed directory for what it is, without .metadata, and loads what convert makes of it, bit for bit."""
-    folder, small, plain = os.path.join(TOP, "fixtures", "tiny-llama-tied"), os.path.join(work, "small"), os.path.join(work, "plain")
+    """torch refuses a compressed directory for what it is, without .metadata, and loads what convert makes of it, bit
+    for bit."""
+    folder, small, plain = os.path.join(TOP, "fixtures",
+                                        "tiny-llama-tied"), os.path.join(work, "small"), os.path.join(work, "plain")
     tool("convert", "-q", folder, small, "--ranks", "3", "--compress")
     tool("convert", "-q", small, plain, "--ranks", "2")
-    ref = {k: v for f in sorted(os.listdir(folder)) if f.endswith(".safetensors") for k, v in c.read_ref(os.path.join(folder, f)).items()}
+    ref = {
+        k: v
+        for f in sorted(os.listdir(folder)) if f.endswith(".safetensors")
+        for k, v in c.read_ref(os.path.join(folder, f)).items()
+    }
     ref["lm_head.weight"] = ref["model.embed_tokens.weight"]
     sd, bad = {k: torch.full_like(v, 7) for k, v in ref.items()}, []
     try:
         dcp.load(sd, checkpoint_id=small, no_dist=True)
         bad.append("torch loads a compressed directory")
     except dcp.api.CheckpointException as e:
-        bad += [] if "No such file" in str(e) and ".metadata" in str(e) else [f"torch refuses a compressed directory otherwise: {e}"]
+        bad += [] if "No such file" in str(e) and ".metadata" in str(e) else [
+            f"torch refuses a compressed directory otherwise: {e}"
+        ]
     bad += [f"{k}: torch changed it" for k, v in sd.items() if not bool((v == 7).all())]
     return bad + check_dcp.check(plain, ref, {})
 
 
-# --- an item over 4 GiB ---------------------------------------------------------------------------------------------------------
+# --- an item over 4 GiB
 
 def copy_item(source, folder, sizes, to):
     """The item alone, as the file that torch.save would have made; holes stay holes."""
@@ -353,12 +426,15 @@ def check_large(tool, work):
     return bad
 
 
-# --- random models --------------------------------------------------------------------------------------------------------------
+# --- random models
 
 def check_random(tool, count):
     """The second reader's runner, without torch, on many models."""
-    p = subprocess.run([sys.executable, os.path.join(TOP, "tests", "reader", "run.py"), tool.binary, "--count", str(count), "--seed", "1000"],
-                       stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    p = subprocess.run([
+        sys.executable,
+        os.path.join(TOP, "tests", "reader", "run.py"), tool.binary, "--count",
+        str(count), "--seed", "1000"
+    ], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     lines = p.stdout.splitlines()
     print("     " + (lines[-1] if lines else p.stderr))
     return lines[:-1] or [p.stderr] if p.returncode else []
@@ -386,14 +462,24 @@ def main():
         foreign(checks, tool, work, a.quick)
         checks.run("torch maps an item over 4 GiB", check_large, tool, work)
         real_model(checks, tool, a.smollm2, work, a.quick)
+        check_quant.check_all(checks, tool.binary, os.path.join(work, "quant"), a.quick)
+        check_quant_forms.check_all(checks, tool.binary, os.path.join(work, "quant-forms"), a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
+        check_python.check_all(checks, tool, os.path.join(work, "python"))
         # Last: PEFT, diffusers and transformers may start threads, and everything above forks.
         check_lora.run(checks, tool, work, a.quick)
         check_lora_whole.run(checks, tool, work, a.quick)
+        check_moe.check_all(checks, tool, os.path.join(work, "moe"), a.quick)
+        check_placement.check_all(checks, tool, os.path.join(work, "placement"))
+        check_expert_adapters.check_all(checks, tool, os.path.join(work, "expert-adapters"), a.quick)
         check_lora_versions.run(checks, tool, work, a.quick)
         check_lora_styles.run(checks, tool, work, a.quick)
-        checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check, os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
-        checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
+        check_quantize.check_all(checks, tool.binary, os.path.join(work, "quantize"), a.quick)
+        checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check,
+                   os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
+        checks.run("TensorBoard reads a run's events, also of a resumed one", check_tensorboard.check, a.binary)
+        checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2,
+                   os.path.join(work, "ranks3-hf"))
     finally:
         if not a.keep:
             shutil.rmtree(work, ignore_errors=True)

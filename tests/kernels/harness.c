@@ -95,7 +95,7 @@ void matrix_free(struct matrix *m)
     m->data = NULL;
 }
 
-double at(const struct matrix *m, int64_t row, int64_t col)
+ONE_THREAD double at(const struct matrix *m, int64_t row, int64_t col)
 {
     int64_t i = row * m->pitch + col;
     if (m->dtype == KERN_F32)

@@ -48,12 +48,12 @@ struct bench {
     double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref;
 };
 
-static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
+ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
 {
     return j >= s->cu_seqlens[doc] && j <= i && (s->window == 0 || j > i - s->window);
 }
 
-static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
+ONE_THREAD static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
 {
     double sum = 0;
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
@@ -63,7 +63,7 @@ static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
 }
 
 /* One query: its weights in p, output and lse. */
-static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
+ONE_THREAD static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
 {
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
     double top = -INFINITY, sum = 0;
@@ -80,7 +80,7 @@ static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, doub
     b->lse_ref[h * b->s.ntok + i] = top + log(sum);
 }
 
-static void row_backward(struct bench *b, int64_t doc, int64_t i, int64_t h, const double *p)
+ONE_THREAD static void row_backward(struct bench *b, int64_t doc, int64_t i, int64_t h, const double *p)
 {
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
     double delta = 0;

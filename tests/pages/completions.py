@@ -22,9 +22,14 @@ LIMIT_S = 1800
 # Each shell takes the completions, and has functions instead of the tools that print their arguments.
 SHOW = "fsdpck() { printf 'AR''GS'; printf '<%s>' \"$@\"; printf ' EN''D\\n'; }\nfsdptrain() { fsdpck \"$@\"; }\n"
 START = {
-    "bash": (["bash", "--norc", "--noprofile", "-i"], "for f in fsdpck fsdptrain; do [ -e FOLDER/$f ] && source FOLDER/$f; done\n" + SHOW),
-    "zsh": (["zsh", "-f", "-i"], "fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D\n"
-            "unsetopt beep auto_remove_slash\n" + SHOW),
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        "for f in fsdpck fsdptrain; do [ -e FOLDER/$f ] && source FOLDER/$f; done\n" + SHOW,
+    ),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D\n" "unsetopt beep auto_remove_slash\n" + SHOW,
+    ),
 }
 
 
@@ -98,11 +103,12 @@ def on_terminal(cwd):
 
 
 def fish_says(cwd, line):
-    """fish's own answer: the completions of a line."""
+    """fish's own answer: the completions of a line. fish 4 adds words that only contain what was typed."""
     script = "for f in %s/*.fish; source $f; end; complete -C $argv[1]" % shlex.quote(folder)
     said = subprocess.run(["fish", "-N", "-c", script, line], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True,
                           env=dict(os.environ, HOME=cwd))
-    return [row.split("\t")[0] for row in said.stdout.splitlines()]
+    words = [row.split("\t")[0] for row in said.stdout.splitlines()]
+    return [word for word in words if word.startswith(line.split(" ")[-1])]
 
 
 def on_fish(cwd):

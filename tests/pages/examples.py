@@ -18,9 +18,17 @@ fixtures, *tools = map(os.path.abspath, sys.argv[1:])
 def prepare(cwd):
     model = os.path.join(cwd, "model")
     shutil.copytree(os.path.join(fixtures, "tiny-llama-tied"), model)
+    for other in ("tuned", "model-a", "model-b"):
+        os.symlink("model", os.path.join(cwd, other))
     shutil.copytree(os.path.join(fixtures, "lora-run"), os.path.join(cwd, "lora-run"))
     os.symlink("model", os.path.join(cwd, "tiny-llama-tied"))  # the base that lora-run names
     shutil.copy(os.path.join(fixtures, "chat.jsonl"), cwd)
+    shutil.copy(os.path.join(fixtures, "trainers", "accelerate-fsdp1.yaml"), os.path.join(cwd, "accelerate.yaml"))
+    shutil.copy(os.path.join(fixtures, "trainers", "training_args.json"), cwd)
+    for run in ("first", "second"):
+        os.makedirs(os.path.join(cwd, "runs", run))
+        with open(os.path.join(cwd, "runs", run, "metrics.jsonl"), "w", encoding="utf-8") as f:
+            f.write('{"step": 1, "loss": 2.5}\n')
     for args in (["export", model, "full.safetensors"], ["convert", model, "step-000200", "--ranks", "2"]):
         subprocess.run([tools[0], *args], cwd=cwd, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

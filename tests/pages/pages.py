@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from verbs import options, verbs
+from verbs import ask, options, verbs
 
 folder, config_md, *tools = sys.argv[1:]
 failures = []
@@ -37,12 +37,27 @@ def plain(roff):
     return text
 
 
+def check_defaults(tool, name, verb):
+    """The parser accepts the defaults that the help states, and no help states one that the option's row does not have:
+    the program appends those of the row."""
+    text = re.sub(r"\n {28}", " ", ask(tool, verb, "--help"))
+    for option, value, help_text in re.findall(r"^ {2}(?:-\w, | {4})--([a-z0-9-]+)(?: (\S+))? +(.*)$", text, re.M):
+        stated = re.search(r"[(] ?default (\S+)[)]$|; default (\S+)[)]$", help_text)
+        what = "%s %s --%s" % (name, verb, option)
+        if stated:
+            typed = [tool, verb, "--" + option, stated[1] or stated[2], "--help"]
+            check(what + ": exit code with its default", subprocess.run(typed, stdout=subprocess.DEVNULL).returncode, 0)
+        elif not re.search(r"[(;] ?default: [^()]+[)]$", help_text):
+            check(what + ": defaults in its own words", re.findall(r"default[^-].*", help_text), [])
+
+
 def check_verb(tool, name, verb, summary):
     page = plain(read("%s-%s.1" % (name, verb)))
     check("%s %s: its name" % (name, verb), re.search(r"\.SH NAME\n(.*)", page)[1],
           "%s-%s - %s" % (name, verb, summary))
     shown = re.findall(r"^\.TP\n(?:-(\w), )?--([a-z0-9-]+)(?: (\S+))?$", page, re.M)
     check("%s %s: the options of its page" % (name, verb), shown, options(tool, verb))
+    check_defaults(tool, name, verb)
 
 
 def check_tool(tool, name):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DCP directories whose items are zstd streams: sound ones of every make, and streams that are cut, flipped, foreign, or too long.
+"""DCP directories whose items are zstd streams: sound ones of every make, and streams that are cut, flipped, foreign,
+or too long.
 
 usage: packed.py BINARY
 """
@@ -36,10 +37,15 @@ def descriptors(p, names):
 
 
 def metadata(dims=(10, 4), streams=(), transforms=("stream.zstd/1",)):
-    """One tensor 'w' of one chunk, at the beginning of the file; then items, all that `streams` names. streams: (name, offset, bytes)."""
+    """One tensor 'w' of one chunk, at the beginning of the file; then items, all that `streams` names. streams: (name,
+    offset, bytes)."""
     p = Pickle().name(METADATA, "Metadata").raw(b")\x81}(").text("state_dict_metadata").raw(b"}(").text("w")
-    p.name(METADATA, "TensorStorageMetadata").raw(b")\x81}(").text("properties").name(METADATA, "TensorProperties").raw(b")\x81(").name("torch", "float32")
-    p.name("torch.serialization", "_get_layout").text("torch.strided").raw(b"\x85R\x89").name(METADATA, "_MEM_FORMAT_ENCODING").int(0).raw(b"\x85R\x89tb")
+    p.name(METADATA, "TensorStorageMetadata").raw(b")\x81}(").text("properties").name(METADATA, "TensorProperties").raw(
+        b")\x81("
+    ).name("torch", "float32")
+    p.name("torch.serialization", "_get_layout").text("torch.strided").raw(b"\x85R\x89").name(
+        METADATA, "_MEM_FORMAT_ENCODING"
+    ).int(0).raw(b"\x85R\x89tb")
     size_of(p.text("size"), dims).text("chunks").raw(b"](").name(METADATA, "ChunkStorageMetadata").raw(b")\x81}(")
     size_of(size_of(p.text("offsets"), [0] * len(dims)).text("sizes"), dims).raw(b"ubeub")
     for name, _, _ in streams[1:]:
@@ -48,7 +54,8 @@ def metadata(dims=(10, 4), streams=(), transforms=("stream.zstd/1",)):
     for i, (name, offset, nbytes) in enumerate(streams):
         p.name(METADATA, "MetadataIndex").raw(b")\x81}(").text("fqn").text(name).text("index").raw(b"N").text("offset")
         (p.raw(b"N") if i else size_of(p, [0] * len(dims))).raw(b"ub")
-        p.name("torch.distributed.checkpoint.filesystem", "_StorageInfo").raw(b")\x81}(").text("relative_path").text(NAME)
+        p.name("torch.distributed.checkpoint.filesystem",
+               "_StorageInfo").raw(b")\x81}(").text("relative_path").text(NAME)
         p.text("offset").int(offset).text("length").int(nbytes)
         descriptors(p, transforms)
         p.raw(b"ub")
@@ -69,11 +76,14 @@ def make(t, stream, items=(), folder="made", **kwargs):
 def check_sound(t):
     zip, step = item(), archive(Pickle().int(17).end(), {})
     cut = len(zip) // 2
-    for what, stream in (("one frame", frame(zip)), ("two frames", frame(zip[:cut]) + frame(zip[cut:])), ("an empty frame behind", frame(zip) + frame()),
-                         ("frames to be skipped", skippable(b"x" * 99) + frame(zip) + skippable(b"")), ("a block a byte", frame(*(zip[i:i + 1] for i in range(len(zip)))))):
+    for what, stream in (("one frame", frame(zip)), ("two frames", frame(zip[:cut]) + frame(zip[cut:])),
+                         ("an empty frame behind", frame(zip) + frame()),
+                         ("frames to be skipped", skippable(b"x" * 99) + frame(zip) + skippable(b"")),
+                         ("a block a byte", frame(*(zip[i:i + 1] for i in range(len(zip)))))):
         at = make(t, stream, [("step", frame(step)), ("again", frame(step[:9]) + frame(step[9:]))])
         r = t.good("cat", at, "w", what=what + ": cat")
-        t.check(" ".join(r.out.replace("[", "").replace("]", "").split()) == " ".join("%d." % v for v in VALUES), what + ": the values", r)
+        t.check(" ".join(r.out.replace("[", "").replace("]", "").split()) == " ".join("%d." % v for v in VALUES),
+                what + ": the values", r)
         t.good("verify", at, what=what + ": verify")
         t.good("reshard", at, t.path("plain"), "--ranks", 3, "--force", what=what + ": reshard")
         t.good("diff", at, t.path("plain"), what=what + ": diff")
@@ -88,46 +98,73 @@ def check_large(t):
     payload = array.array("I", range(0x3f800000, 0x3f800000 + n)).tobytes()
     pickle = Pickle().tensor(numel=n, size=(n // 1024, 1024), stride=(1024, 1)).end()
     zip = archive(pickle, {"0": payload})
-    at, plain = make(t, frame(zip, window=20), dims=(n // 1024, 1024)), make(t, zip, dims=(n // 1024, 1024), folder="open", transforms=None)
+    at, plain = make(t, frame(zip, window=20), dims=(n // 1024, 1024)), make(
+        t, zip, dims=(n // 1024, 1024), folder="open", transforms=None
+    )
     t.good("diff", at, plain, what="12 MiB: the same")
     for options in (["--ranks", 5], ["--mesh", "tp=3", "--placement", "w=shard(1)@tp"]):
         t.good("reshard", at, t.path("large"), "--force", "--memory", "18MiB", *options)
         t.good("diff", t.path("large"), plain, what="12 MiB, resharded with %s: the same" % options)
     r = t.run("reshard", at, t.path("no"), "--ranks", 2, "--memory", "17MiB")
     t.check(r.status == 2 and "at least 18MiB are needed" in r.err, "a budget without room for the window", r)
-    t.check(t.good("cat", at, "w", "--slice", "3000:3001,7:9", "--raw").out == t.good("cat", plain, "w", "--slice", "3000:3001,7:9", "--raw").out, "12 MiB: a slice")
+    t.check(
+        t.good("cat", at, "w", "--slice", "3000:3001,7:9", "--raw").out
+        == t.good("cat", plain, "w", "--slice", "3000:3001,7:9", "--raw").out,
+        "12 MiB: a slice",
+    )
 
 
 def check_refused(t):
     zip = item()
     whole = frame(zip)
     for what, stream, say in (
-            ("a stream that ends early", whole[:-1], "ends early"), ("half a stream", whole[:len(whole) // 2], "ends early"), ("nothing", b"", "ends early"),
-            ("bytes behind it", whole + b"garbage", "followed by bytes that belong to no stream"), ("a zip as it is", zip, "is no zstd stream"),
-            ("a dictionary", frame(zip, dictionary=7), "needs a dictionary"), ("a window of 16 MiB", frame(zip, window=24), "window of more than 8 MiB"),
-            ("a window of 2 TiB", frame(zip, window=41), "window of more than 8 MiB"), ("a bomb", frame(1 << 40 >> 10), "decodes to more than 2097312 bytes"),
-            ("a bomb behind a zip", whole + frame(1 << 30), "decodes to more than 2097312 bytes"), ("no zip", frame(4096), "no zip end record"),
-            ("zeros behind the zip", frame(zip, 4096), "no zip end record"), ("an unknown kind of block", whole[:6] + bytes([whole[6] | 6]) + whole[7:], "does not decode"),
-            ("another shape", frame(item(size=(4, 10), stride=(10, 1))), "shape [4, 10]"), ("fewer elements", frame(item(VALUES[:4], size=(10, 4))), "storage of 4 elements")):
+        ("a stream that ends early", whole[:-1], "ends early"),
+        ("half a stream", whole[: len(whole) // 2], "ends early"),
+        ("nothing", b"", "ends early"),
+        ("bytes behind it", whole + b"garbage", "followed by bytes that belong to no stream"),
+        ("a zip as it is", zip, "is no zstd stream"),
+        ("a dictionary", frame(zip, dictionary=7), "needs a dictionary"),
+        ("a window of 16 MiB", frame(zip, window=24), "window of more than 8 MiB"),
+        ("a window of 2 TiB", frame(zip, window=41), "window of more than 8 MiB"),
+        ("a bomb", frame(1 << 40 >> 10), "decodes to more than 2097312 bytes"),
+        ("a bomb behind a zip", whole + frame(1 << 30), "decodes to more than 2097312 bytes"),
+        ("no zip", frame(4096), "no zip end record"),
+        ("zeros behind the zip", frame(zip, 4096), "no zip end record"),
+        ("an unknown kind of block", whole[:6] + bytes([whole[6] | 6]) + whole[7:], "does not decode"),
+        ("another shape", frame(item(size=(4, 10), stride=(10, 1))), "shape [4, 10]"),
+        ("fewer elements", frame(item(VALUES[:4], size=(10, 4))), "storage of 4 elements"),
+    ):
         at = make(t, stream)
         for verb in (("cat", at, "w"), ("reshard", at, t.path("no"), "--ranks", 2)):
             t.refused("%s: %s" % (what, verb[0]), *verb, saying=say, naming=NAME)
             t.refused("%s: %s names the tensor" % (what, verb[0]), *verb, naming="tensor 'w'")
         problems = t.problems(at)
-        t.check(len(problems) == 1 and problems[0]["tensor"] == "w" and say in problems[0]["what"], "%s: verify reports it" % what, problems)
-    for what, names, say in (("another version", ["stream.zstd/2"], "'stream.zstd/2'"), ("twice", ["stream.zstd/1"] * 2, "only 'stream.zstd/1', once"),
-                             ("encrypted", ["crypt@here/1"], "'crypt@here/1'"), ("encrypted, then compressed", ["crypt/3", "stream.zstd/1"], "'crypt/3'")):
+        t.check(
+            len(problems) == 1 and problems[0]["tensor"] == "w" and say in problems[0]["what"],
+            "%s: verify reports it" % what,
+            problems,
+        )
+    for what, names, say in (
+        ("another version", ["stream.zstd/2"], "'stream.zstd/2'"),
+        ("twice", ["stream.zstd/1"] * 2, "only 'stream.zstd/1', once"),
+        ("encrypted", ["crypt@here/1"], "'crypt@here/1'"),
+        ("encrypted, then compressed", ["crypt/3", "stream.zstd/1"], "'crypt/3'"),
+    ):
         t.refused(what, "ls", make(t, whole, transforms=names), saying=say, naming="tensor 'w'")
     t.good("cat", make(t, zip, transforms=[]), "w", what="an empty list of transforms")
 
 
 def check_items(t):
     whole, bomb = frame(item()), frame(65 << 20)
-    for what, stream, say in (("cut", frame(b"x" * 99)[:-1], "ends early"), ("garbage behind", frame(b"x") + b"y" * 9, "belong to no stream"),
-                              ("a bomb", bomb, "decodes to more than 67108864 bytes")):
+    for what, stream, say in (
+        ("cut", frame(b"x" * 99)[:-1], "ends early"),
+        ("garbage behind", frame(b"x") + b"y" * 9, "belong to no stream"),
+        ("a bomb", bomb, "decodes to more than 67108864 bytes"),
+    ):
         t.refused("an item, %s" % what, "ls", make(t, whole, [("state", stream)]), saying=say, naming="'state'")
     many = [("state.%d" % i, frame(60 << 20)) for i in range(10)]
-    t.refused("items that are large only together", "ls", make(t, whole, many), saying="decodes to more than", naming="'state.8'")
+    t.refused("items that are large only together", "ls", make(t, whole, many), saying="decodes to more than",
+              naming="'state.8'")
     at = make(t, whole, [("state", frame(bytes(99)))])
     t.check(t.problems(at)[0]["tensor"] == "state", "an item that is no zip")
 
@@ -141,7 +178,8 @@ def check_flipped(t):
             flip(os.path.join(at, name), place)
             r = t.run("verify", at)
             seen = r.status == 1 or (r.status == 3 and len(r.err.splitlines()) in (1, 2))
-            t.check(seen or (r.status == 0 and t.run("diff", at, source).status == 0), "byte %d of %s flipped" % (place, name), r)
+            t.check(seen or (r.status == 0 and t.run("diff", at, source).status == 0),
+                    "byte %d of %s flipped" % (place, name), r)
     stream = frame(item())
     payload = stream.index(struct.pack("<f", VALUES[20]))
     at = make(t, stream[:payload] + b"\x01" + stream[payload + 1:])

@@ -14,10 +14,15 @@ from harness import fixtures, read, run_checks, write
 from torch_save import archive, one
 
 TOP = os.path.join(os.path.abspath(fixtures()), "pt")
-# What is read -> the truth, and what the tool cannot compare with it: complex128 and complex32 have no safetensors code, so the truth has bytes.
-CASES = {"module/model.pt": "module", "bin_shards": "bin_shards", "views/views.pt": "views", "training/last.pt": "training", "protocols/p2.pt": "protocols",
-         "protocols/p3.pt": "protocols", "protocols/p4.pt": "protocols", "protocols/p5.pt": "protocols", "aligned/aligned.pt": "aligned",
-         "one_tensor/tensor.pt": "one_tensor", "one_tensor/parameter.pt": "one_tensor", "verl3": "verl3", "verl2x2": "verl2x2", "verl_tp": "verl_tp"}
+# What is read -> the truth, and what the tool cannot compare with it: complex128 and complex32 have no safetensors
+# code, so the truth has bytes.
+CASES = {
+    "module/model.pt": "module", "bin_shards": "bin_shards", "views/views.pt": "views", "training/last.pt": "training",
+    "protocols/p2.pt": "protocols", "protocols/p3.pt": "protocols", "protocols/p4.pt": "protocols",
+    "protocols/p5.pt": "protocols", "aligned/aligned.pt": "aligned", "one_tensor/tensor.pt": "one_tensor",
+    "one_tensor/parameter.pt": "one_tensor", "verl3": "verl3", "verl2x2": "verl2x2", "verl_tp": "verl_tp",
+    "torch_checkpointing": "torch_checkpointing"
+}
 
 
 def check_values(t):
@@ -31,7 +36,12 @@ def check_values(t):
         t.good("diff", out, truth, what="%s sharded holds what torch saved" % source)
         shutil.rmtree(out, ignore_errors=True)
     # A band of rows of a transposed tensor, with a budget far below the tensor.
-    write(t.path("t.pt"), archive(one(numel=1 << 22, size=(2048, 2048), stride=(1, 2048)), {"0": array.array("f", range(1 << 22)).tobytes()}))
+    write(
+        t.path("t.pt"),
+        archive(
+            one(numel=1 << 22, size=(2048, 2048), stride=(1, 2048)), {"0": array.array("f", range(1 << 22)).tobytes()}
+        ),
+    )
     t.good("convert", t.path("t.pt"), t.path("turned"), "--ranks", "2", "--memory", "8MiB")
     r = t.good("cat", t.path("turned"), "w", "--slice", "2047,0:3")
     t.check(r.out.split() == ["[2047.", "4095.", "6143.]"], "a transposed tensor is turned", r)
@@ -45,12 +55,23 @@ def check_names(t):
     t.check("True" in r.out, "bool", r)
     r = t.good("export", os.path.join(TOP, "verl_tp"), t.path("model.safetensors"))
     r = t.good("ls", t.path("model.safetensors"))
-    t.check("column" in r.out and "optim" not in r.out and "model." not in r.out.split("\n\n")[-1], "export takes the model tree of a rank set", r)
-    for folder, mesh, name, placement in (("verl3", "fsdp=3", "model.embed.weight", "shard(0)"), ("verl2x2", "ddp=2,fsdp=2", "layers.0.w", "replicate, shard(0)"),
-                                          ("verl_tp", "fsdp=2,tp=2", "model.column", "strided_shard(0,2), shard(0)"), ("verl_tp", "fsdp=4", "model.fused", "strided_shard(0,2)")):
+    t.check(
+        "column" in r.out and "optim" not in r.out and "model." not in r.out.split("\n\n")[-1],
+        "export takes the model tree of a rank set",
+        r,
+    )
+    for folder, mesh, name, placement in (
+        ("verl3", "fsdp=3", "model.embed.weight", "shard(0)"),
+        ("verl2x2", "ddp=2,fsdp=2", "layers.0.w", "replicate, shard(0)"),
+        ("verl_tp", "fsdp=2,tp=2", "model.column", "strided_shard(0,2), shard(0)"),
+        ("verl_tp", "fsdp=4", "model.fused", "strided_shard(0,2)"),
+        ("torch_checkpointing", "fsdp=3", "model.cols", "shard(1)"),
+    ):
         lines = t.good("ls", os.path.join(TOP, folder)).out.splitlines()
-        t.check(any(line.split() == ["mesh", mesh] for line in lines) and any(name in line and line.endswith("  " + placement) for line in lines),
-                "ls of %s: %s is %s on %s" % (folder, name, placement, mesh), lines)
+        t.check(
+            any(line.split() == ["mesh", mesh] for line in lines)
+            and any(name in line and line.endswith("  " + placement) for line in lines),
+            "ls of %s: %s is %s on %s" % (folder, name, placement, mesh), lines)
     write(t.path("big.pt"), archive(one(), {"0": struct.pack(">4f", 1, 2, 3, 4)}, byteorder=b"big"))
     r = t.good("cat", t.path("big.pt"), "w")
     t.check(r.out == "[[1. 2.]\n [3. 4.]]\n", "big-endian storages are turned round", r)
@@ -62,7 +83,8 @@ def check_folders(t):
     os.unlink(os.path.join(at, "pytorch_model-00002-of-00003.bin"))
     t.refused("a shard is missing", "ls", at, naming="pytorch_model-00002-of-00003.bin")
     at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
-    shutil.copy(os.path.join(at, "pytorch_model-00001-of-00003.bin"), os.path.join(at, "pytorch_model-00002-of-00003.bin"))
+    shutil.copy(os.path.join(at, "pytorch_model-00001-of-00003.bin"),
+                os.path.join(at, "pytorch_model-00002-of-00003.bin"))
     t.refused("a shard is another one's copy", "ls", at, saying="is listed twice", naming="layers.0.w")
     at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
     index = os.path.join(at, "pytorch_model.bin.index.json")
@@ -71,7 +93,8 @@ def check_folders(t):
     write(index, read(index).replace(b'"layers.0.w"', b'"layers.9.w"'))
     t.refused("the index misses a name", "ls", at, saying="does not list it", naming="layers.0.w")
     at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
-    write(index, read(index).replace(b'"weight_map": {', b'"weight_map": {"ghost": "pytorch_model-00001-of-00003.bin",'))
+    write(index,
+          read(index).replace(b'"weight_map": {', b'"weight_map": {"ghost": "pytorch_model-00001-of-00003.bin",'))
     t.refused("the index has a name too many", "ls", at, saying="which does not have it", naming="ghost")
     os.unlink(index)
     write(os.path.join(at, "training_args.bin"), b"not weights")
@@ -102,12 +125,39 @@ def check_ranks(t):
     t.refused("a rank of another world under our name", "ls", at, saying="a mesh of 4 ranks", naming=name % 2)
     at = t.fresh(os.path.join(TOP, "verl_tp"), "ranks")
     os.unlink(os.path.join(at, "optim_world_size_4_rank_3.pt"))
-    t.refused("an optimizer's rank is missing", "ls", at, saying="rank 3 is missing", naming="optim_world_size_4_rank_3.pt")
+    t.refused("an optimizer's rank is missing", "ls", at, saying="rank 3 is missing",
+              naming="optim_world_size_4_rank_3.pt")
     at = t.path("plain")
     for rank in range(2):
-        write(os.path.join(at, "model_world_size_2_rank_%d.pt" % rank), archive(one(), {"0": struct.pack("<4f", rank, 2, 3, 4)}))
+        write(os.path.join(at, "model_world_size_2_rank_%d.pt" % rank),
+              archive(one(), {"0": struct.pack("<4f", rank, 2, 3, 4)}))
     t.refused("plain tensors that differ", "ls", at, saying="is not the same on all ranks", naming="tensor 'w'")
-    t.refused("one rank's file alone", "ls", os.path.join(TOP, "verl3", name % 0), saying="one rank's shard", naming="model.embed.weight")
+    t.refused("one rank's file alone", "ls", os.path.join(TOP, "verl3", name % 0), saying="one rank's shard",
+              naming="model.embed.weight")
+
+
+def check_items(t):
+    """One file of each item and rank, as torch_checkpointing saves them."""
+    at = t.fresh(os.path.join(TOP, "torch_checkpointing"), "items")
+    os.unlink(os.path.join(at, "optimizer_1.pt"))
+    t.refused("an item's rank is missing", "ls", at, saying="rank 1 is missing", naming="optimizer_1.pt")
+    shutil.copy(os.path.join(at, "optimizer_0.pt"), os.path.join(at, "optimizer_1.pt"))
+    t.refused("an item's rank is another one's copy", "ls", at, saying="was saved by another rank",
+              naming="optimizer_1.pt")
+    at = t.fresh(os.path.join(TOP, "torch_checkpointing"), "items")
+    for file in os.listdir(at):
+        if "_2.pt" in file:
+            os.unlink(os.path.join(at, file))
+    t.refused("the last rank is missing", "ls", at, saying="a mesh of 3 ranks", naming="model_0.pt")
+    for file in os.listdir(at):
+        if not file.startswith("model"):
+            os.unlink(os.path.join(at, file))
+    t.refused("one item is no set", "ls", at, saying="with --from ranks", naming="model_0.pt")
+    shutil.copy(os.path.join(TOP, "torch_checkpointing", "model_2.pt"), at)
+    r = t.good("ls", at, "--from", "ranks")
+    t.check("rows" in r.out and "model.rows" not in r.out, "one item alone has its own names", r)
+    write(os.path.join(at, "metadata.pkl"), b"not read")
+    t.good("ls", at, what="metadata.pkl says that the files are those of ranks")
 
 
 def check_dcp(t):
@@ -164,4 +214,4 @@ def check_damage(t):
 
 
 if __name__ == "__main__":
-    sys.exit(run_checks(check_folders, check_ranks, check_dcp, check_damage, check_names, check_values))
+    sys.exit(run_checks(check_folders, check_ranks, check_items, check_dcp, check_damage, check_names, check_values))

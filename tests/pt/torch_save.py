@@ -33,8 +33,12 @@ class Pickle:
             self.int(x)
         return self.raw(b"t")
 
-    def tensor(self, key="0", numel=4, offset=0, size=(2, 2), stride=(2, 1), storage="FloatStorage", maker="_rebuild_tensor_v2"):
-        self.name("torch._utils", maker).raw(b"((").text("storage").name("torch", storage).text(key).text("cpu").int(numel).raw(b"tQ").int(offset)
+    def tensor(
+        self, key="0", numel=4, offset=0, size=(2, 2), stride=(2, 1), storage="FloatStorage", maker="_rebuild_tensor_v2"
+    ):
+        self.name("torch._utils", maker).raw(b"((").text("storage").name("torch", storage).text(key).text("cpu").int(
+            numel
+        ).raw(b"tQ").int(offset)
         return self.ints(*size).ints(*stride).raw(b"\x89").name("collections", "OrderedDict").raw(b")RtR")
 
     def end(self):
@@ -46,11 +50,13 @@ def one(**kw):
     return Pickle().raw(b"}").text("w").tensor(**kw).raw(b"s").end()
 
 
-def archive(pickle, storages=None, byteorder=b"little", method=zipfile.ZIP_STORED, extra=(), version=b"3\n", top="archive"):
+def archive(pickle, storages=None, byteorder=b"little", method=zipfile.ZIP_STORED, extra=(), version=b"3\n",
+            top="archive"):
     f = io.BytesIO()
     with zipfile.ZipFile(f, "w", method) as z:
         records = [(top + "/data.pkl", pickle), (top + "/byteorder", byteorder)]
-        records += [("%s/data/%s" % (top, k), v) for k, v in (storages if storages is not None else {"0": bytes(16)}).items()]
+        records += [("%s/data/%s" % (top, k), v)
+                    for k, v in (storages if storages is not None else {"0": bytes(16)}).items()]
         for name, data in [*records, *extra, (top + "/version", version)]:
             if data is not None:
                 z.writestr(zipfile.ZipInfo(name), data, method)

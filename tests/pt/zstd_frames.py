@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes zstd frames byte by byte: blocks as they are and blocks of one byte, no entropy coder. Standard library only."""
+"""Writes zstd frames byte by byte: blocks as they are and blocks of one byte, no entropy coder. Standard library
+only."""
 import struct
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -13,7 +14,11 @@ def block(kind, size, data, last=False):
 
 def frame(*parts, window=17, dictionary=None):
     """parts: bytes, or how many zeros. window: its logarithm; 10 to 41."""
-    head = MAGIC + bytes([0 if dictionary is None else 3, (window - 10) << 3]) + (b"" if dictionary is None else struct.pack("<I", dictionary))
+    head = (
+        MAGIC
+        + bytes([0 if dictionary is None else 3, (window - 10) << 3])
+        + (b"" if dictionary is None else struct.pack("<I", dictionary))
+    )
     blocks = []
     for part in parts:
         nbytes = part if isinstance(part, int) else len(part)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stored blocks of compressed chunks (FORMAT.md section 8.2) to elements. Written from the page; frames are libzstd's to decode."""
+"""Stored blocks of compressed chunks (FORMAT.md section 8.2) to elements. Written from the page; frames are libzstd's
+to decode."""
 import ctypes
 import ctypes.util
 
 import numpy as np
 
-UNITS = {"complex128": 8, "complex64": 4, "complex32": 2, "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4,
-         "int16": 2, "uint64": 8, "uint32": 4, "uint16": 2}
+UNITS = {
+    "complex128": 8, "complex64": 4, "complex32": 2, "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int16": 2, "uint64": 8, "uint32": 4, "uint16": 2
+}
 _zstd = None
 
 

@@ -4,9 +4,9 @@
 
 usage: fsdpck_reader.py DIR [--against FULL.safetensors]
 
-It checks every statement of the page and prints each violation; exit code 1 where there is one. As a module: read(DIR) gives
-({name: numpy array}, [violations]). Types that numpy lacks come as unsigned integers of their size. Python and numpy only; it
-shares no code with the C library, and must not. Zstandard frames are libzstd's to decode.
+It checks every statement of the page and prints each violation; exit code 1 where there is one. As a module: read(DIR)
+gives ({name: numpy array}, [violations]). Types that numpy lacks come as unsigned integers of their size. Python and
+numpy only; it shares no code with the C library, and must not. Zstandard frames are libzstd's to decode.
 """
 import argparse
 import json
@@ -28,12 +28,16 @@ from frozen_base import safetensors_of
 from xxh3 import xxh3_128
 
 BLOCK = 65536
-DTYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4", "int16": "<i2",
-          "int8": "i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2", "uint8": "u1", "bool": "u1", "complex128": "<c16",
-          "complex64": "<c8", "complex32": "<u4", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e4m3fnuz": "u1",
-          "float8_e5m2fnuz": "u1", "float8_e8m0fnu": "u1", "float4_e2m1fn_x2": "u1"}
-INDEX_KEYS = ["format", "version", "requires", "save_id", "writer", "created", "block_bytes", "meshes", "files", "tensors", "items",
-              "assets_folder", "assets", "state", "base", "metadata", "hash"]
+DTYPES = {
+    "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4",
+    "int16": "<i2", "int8": "i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2", "uint8": "u1", "bool": "u1",
+    "complex128": "<c16", "complex64": "<c8", "complex32": "<u4", "float8_e4m3fn": "u1", "float8_e5m2": "u1",
+    "float8_e4m3fnuz": "u1", "float8_e5m2fnuz": "u1", "float8_e8m0fnu": "u1", "float4_e2m1fn_x2": "u1"
+}
+INDEX_KEYS = [
+    "format", "version", "requires", "save_id", "writer", "created", "block_bytes", "meshes", "files", "tensors",
+    "items", "assets_folder", "assets", "state", "base", "metadata", "hash"
+]
 OPTIONAL = {"assets_folder", "state", "base", "metadata"}
 
 
@@ -53,7 +57,11 @@ def no_twice(pairs):
 
 
 def plain(path):
-    return path and not any(ord(c) < 32 or ord(c) == 127 for c in path) and all(p not in ("", ".", "..") for p in path.split("/"))
+    return (
+        path
+        and not any(ord(c) < 32 or ord(c) == 127 for c in path)
+        and all(p not in ("", ".", "..") for p in path.split("/"))
+    )
 
 
 class Reader:
@@ -72,7 +80,7 @@ class Reader:
         except OSError as e:
             raise Refused(f"{path}: {e.strerror}")
 
-    # --- section 1 ---------------------------------------------------------------------------------------------------------
+    # --- section 1
 
     def read_index(self):
         raw = self.bytes_of("index.json")
@@ -86,12 +94,21 @@ class Reader:
         known = [k for k in doc if k in INDEX_KEYS]
         self.expect(known == [k for k in INDEX_KEYS if k in doc], "index.json", f"keys in the order {known}")
         missing = set(INDEX_KEYS) - OPTIONAL - doc.keys()
-        if missing or doc["format"] != "fsdpck" or doc["version"] != 1 or doc["requires"] not in ([], ["block-compression"]) or doc["block_bytes"] != BLOCK:
-            raise Refused(f"index.json: lacks {sorted(missing)}, or format, version, requires or block_bytes are not version 1's")
+        if (
+            missing
+            or doc["format"] != "fsdpck"
+            or doc["version"] != 1
+            or doc["requires"] not in ([], ["block-compression"])
+            or doc["block_bytes"] != BLOCK
+        ):
+            raise Refused(
+                f"index.json: lacks {sorted(missing)}, or format, version, requires or block_bytes are not version 1's"
+            )
         self.save_id = uuid.UUID(doc["save_id"])
         self.expect(str(self.save_id) == doc["save_id"], "index.json", "save_id is no plain UUID text")
         self.expect(isinstance(doc["writer"], str), "index.json", "writer is no text")
-        self.expect(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", doc["created"]), "index.json", f"created is {doc['created']!r}")
+        self.expect(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", doc["created"]), "index.json",
+                    f"created is {doc['created']!r}")
         self.expect(isinstance(doc.get("state", {}), dict), "index.json", "state is no object")
         for i, mesh in enumerate(doc["meshes"]):
             self.check_mesh(f"index.json: mesh {i}", mesh)
@@ -110,7 +127,8 @@ class Reader:
 
     def check_mesh(self, where, mesh):
         n = int(np.prod(mesh["sizes"], dtype=object))
-        self.expect(1 <= len(mesh["sizes"]) <= 8 and len(mesh["sizes"]) == len(mesh["dims"]), where, "number of dimensions")
+        self.expect(1 <= len(mesh["sizes"]) <= 8 and len(mesh["sizes"]) == len(mesh["dims"]), where,
+                    "number of dimensions")
         self.expect(len(set(mesh["dims"])) == len(mesh["dims"]), where, "two dimensions of one name")
         ranks = mesh.get("ranks", list(range(n)))
         self.expect(len(ranks) == n and len(set(ranks)) == n, where, "ranks")
@@ -118,7 +136,8 @@ class Reader:
 
     def check_path(self, where, entry):
         path = entry.get("path", ["x"])
-        self.expect(path and all(isinstance(p, (str, int)) and not isinstance(p, bool) for p in path), where, f"path {path!r}")
+        self.expect(path and all(isinstance(p, (str, int)) and not isinstance(p, bool) for p in path), where,
+                    f"path {path!r}")
 
     def check_tensor(self, where, t, before):
         self.check_path(where, t)
@@ -138,7 +157,7 @@ class Reader:
             boxes = [c[1] for c in t["chunks"]]
             self.expect(boxes == sorted(boxes), where, "chunks are not in order of offsets")
 
-    # --- section 3 ---------------------------------------------------------------------------------------------------------
+    # --- section 3
 
     def read_file(self, rank, entry):
         where, raw = entry["path"], self.bytes_of(entry["path"])
@@ -148,7 +167,8 @@ class Reader:
         table, end = raw[at:at + size], raw[at + size:]
         magic, save_id, t_at, t_size, t_hash, own = struct.unpack("<8s16sQQ16s8s", end)
         self.expect(magic == b"FSDPCKT1" and save_id == self.save_id.bytes, where, "trailer: magic or save id")
-        self.expect((t_at, t_size) == (at, size) and t_hash.hex() == entry["hash"], where, "trailer and index.json disagree")
+        self.expect((t_at, t_size) == (at, size) and t_hash.hex() == entry["hash"], where,
+                    "trailer and index.json disagree")
         self.expect(own == digest(end[:56])[:8], where, "trailer: its hash")
         if digest(table).hex() != entry["hash"]:
             raise Refused(f"{where}: the chunk table's hash is wrong")
@@ -180,15 +200,19 @@ class Reader:
         return entries
 
     def read_entry(self, where, raw):
-        keys = ("ordinal", "kind", "codec", "ndim", "flags", "at", "stored", "decoded", "first", "dim", "zip_at", "zip_bytes", "crc")
+        keys = ("ordinal", "kind", "codec", "ndim", "flags", "at", "stored", "decoded", "first", "dim", "zip_at",
+                "zip_bytes", "crc")
         e = dict(zip(keys, struct.unpack_from("<IBBBBQQQQQQQI", raw)))
         e["content"] = int.from_bytes(raw[80:96], "little")
-        self.expect((e["kind"], e["codec"]) in ((0, 0), (1, 0), (0, 1)) and e["ndim"] <= 64, where, "kind, codec or dimensions")
-        self.expect(e["codec"] == 0 or self.index["requires"] == ["block-compression"], where, "compressed, and `requires` does not say so")
+        self.expect((e["kind"], e["codec"]) in ((0, 0), (1, 0), (0, 1)) and e["ndim"] <= 64, where,
+                    "kind, codec or dimensions")
+        self.expect(e["codec"] == 0 or self.index["requires"] == ["block-compression"], where,
+                    "compressed, and `requires` does not say so")
         self.expect(e["flags"] in (0, 1) and not any(raw[68:80]), where, "unknown flags, or bytes 68-79 are not zero")
         if e["codec"]:
             self.expect(1 <= e["stored"] <= e["decoded"], where, "more bytes than it decodes to")
-            self.expect((e["zip_at"], e["zip_bytes"]) == (e["at"], e["stored"]), where, "compressed: the item is not the payload")
+            self.expect((e["zip_at"], e["zip_bytes"]) == (e["at"], e["stored"]), where,
+                        "compressed: the item is not the payload")
         else:
             self.expect(e["stored"] == e["decoded"], where, "stored and decoded bytes differ")
         inside = e["zip_at"] <= e["at"] and e["at"] + e["stored"] <= e["zip_at"] + e["zip_bytes"]
@@ -199,11 +223,14 @@ class Reader:
         """Everything before the table that is no payload, and that payloads and items do not overlap."""
         outside, at, zip_end = [], 0, 0
         for e in sorted(entries, key=lambda e: e["at"]):
-            self.expect(e["at"] >= at and e["at"] + e["stored"] <= table_at, where, f"payload at {e['at']} overlaps, or runs on")
-            self.expect(e["zip_at"] >= zip_end and not any(raw[zip_end:e["zip_at"]]), where, f"item at {e['zip_at']}: overlap or no zeros")
+            self.expect(e["at"] >= at and e["at"] + e["stored"] <= table_at, where,
+                        f"payload at {e['at']} overlaps, or runs on")
+            self.expect(e["zip_at"] >= zip_end and not any(raw[zip_end:e["zip_at"]]), where,
+                        f"item at {e['zip_at']}: overlap or no zeros")
             outside.append(raw[at:e["at"]])
             at, zip_end = e["at"] + e["stored"], e["zip_at"] + e["zip_bytes"]
-        self.expect(zip_end <= table_at and not any(raw[zip_end:table_at]), where, "bytes before the table are not zero")
+        self.expect(zip_end <= table_at and not any(raw[zip_end:table_at]), where,
+                    "bytes before the table are not zero")
         outside.append(raw[at:table_at])
         self.expect(digest(b"".join(outside)) == want, where, "envelope hash")
 
@@ -213,7 +240,7 @@ class Reader:
             for k, h in enumerate([] if e["codec"] else e["hashes"]):
                 self.expect(digest(payload[k * BLOCK:(k + 1) * BLOCK]) == h, where, f"entry {i}: hash of block {k}")
 
-    # --- section 8 ---------------------------------------------------------------------------------------------------------
+    # --- section 8
 
     def payload_of(self, where, rank, e, dtype):
         """The chunk's elements, decoded where they are compressed."""
@@ -234,7 +261,7 @@ class Reader:
         self.expect(zlib.crc32(raw) == e["crc"], where, "CRC-32 of the decoded chunk")
         return raw
 
-    # --- sections 1.3, 2, 3.1, 4: tensors ----------------------------------------------------------------------------------
+    # --- sections 1.3, 2, 3.1, 4: tensors
 
     def check_chunk_zip(self, where, rank, e):
         raw = self.files[rank][0]
@@ -249,8 +276,10 @@ class Reader:
             data = infos["archive/data/0"]
             head = e["zip_at"] + data.header_offset
             name_bytes, extra_bytes = struct.unpack_from("<HH", raw, head + 26)
-            self.expect(head + 30 + name_bytes + extra_bytes == e["at"], where, "payload is not the data of archive/data/0")
-            self.expect(data.file_size == e["stored"] and data.CRC == e["crc"], where, "size or CRC-32 of archive/data/0")
+            self.expect(head + 30 + name_bytes + extra_bytes == e["at"], where,
+                        "payload is not the data of archive/data/0")
+            self.expect(data.file_size == e["stored"] and data.CRC == e["crc"], where,
+                        "size or CRC-32 of archive/data/0")
         align = 4096 if e["stored"] >= 65536 else 64
         self.expect(e["at"] % align == 0, where, f"payload of {e['stored']} bytes at {e['at']}, no multiple of {align}")
 
@@ -269,15 +298,21 @@ class Reader:
             rule = [placement.parse(p, len(shape)) for p in t["placements"]]
             want = placement.chunks(ordinal, shape, self.index["meshes"][t["mesh"]], rule)
         have = [(r, e["offsets"], e["sizes"]) for r, e in mine]
-        self.expect(sorted(want) == sorted(have), where, f"chunks (rank, offsets, sizes) {sorted(have)}, the index wants {sorted(want)}")
+        self.expect(
+            sorted(want) == sorted(have), where,
+            f"chunks (rank, offsets, sizes) {sorted(have)}, the index wants {sorted(want)}")
         out, seen = np.zeros(shape, dtype), np.zeros(shape, np.uint8)
         row_bytes = int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
         for rank, e in mine:
             at = f"{self.index['files'][rank]['path']}: {where} at {e['offsets']}"
             box = tuple(slice(o, o + s) for o, s in zip(e["offsets"], e["sizes"]))
             nelem = int(np.prod(e["sizes"], dtype=object))
-            inside = len(e["sizes"]) == len(shape) and all(o + s <= d for o, s, d in zip(e["offsets"], e["sizes"], shape))
-            if not self.expect(inside and e["decoded"] == nelem * dtype.itemsize and nelem, at, "box or bytes do not fit the tensor"):
+            inside = len(e["sizes"]) == len(shape) and all(
+                o + s <= d for o, s, d in zip(e["offsets"], e["sizes"], shape)
+            )
+            if not self.expect(
+                inside and e["decoded"] == nelem * dtype.itemsize and nelem, at, "box or bytes do not fit the tensor"
+            ):
                 continue
             payload = self.payload_of(at, rank, e, t["dtype"])
             out[box] = np.frombuffer(payload, dtype).reshape(e["sizes"])
@@ -306,7 +341,7 @@ class Reader:
                 self.arrays[name] = self.arrays[t["alias_of"]]
         self.expect(not mine, "chunk tables", f"chunks of ordinals that are no tensor's: {sorted(mine)}")
 
-    # --- sections 1.4, 5: everything else ----------------------------------------------------------------------------------
+    # --- sections 1.4, 5: everything else
 
     def check_items(self):
         have = {}
@@ -314,14 +349,17 @@ class Reader:
             for e in entries:
                 if e["kind"] == 1:
                     have[e["ordinal"]] = (rank, e["at"], e["stored"])
-                    self.expect((e["at"], e["stored"]) == (e["zip_at"], e["zip_bytes"]) and not e["ndim"] and not e["flags"],
-                                self.index["files"][rank]["path"], f"item {e['ordinal']}: not all of it is payload")
+                    self.expect((e["at"], e["stored"]) == (e["zip_at"], e["zip_bytes"]) and not e["ndim"]
+                                and not e["flags"], self.index["files"][rank]["path"],
+                                f"item {e['ordinal']}: not all of it is payload")
                     crc = zlib.crc32(raw[e["at"]:e["at"] + e["stored"]])
                     self.expect(crc == e["crc"], self.index["files"][rank]["path"], f"item {e['ordinal']}: CRC-32")
         for ordinal, (name, item) in enumerate(self.index["items"].items()):
             self.check_path(f"item {name!r}", item)
             want = (item["file"], item["offset"], item["bytes"])
-            self.expect(have.pop(ordinal, None) == want, f"item {name!r}", f"index.json has it at {want}, its chunk table has not")
+            self.expect(
+                have.pop(ordinal, None) == want, f"item {name!r}",
+                f"index.json has it at {want}, its chunk table has not")
         self.expect(not have, "chunk tables", f"items that index.json does not name: {sorted(have)}")
 
     def check_hashed_file(self, path, entry):
@@ -338,9 +376,12 @@ class Reader:
             self.check_items()
             folder = self.index.get("assets_folder", "assets")
             for asset in self.index["assets"]:
-                self.expect(plain(folder) and plain(asset["path"]), "index.json", f"path {folder!r}/{asset['path']!r} of an asset")
+                self.expect(
+                    plain(folder) and plain(asset["path"]), "index.json",
+                    f"path {folder!r}/{asset['path']!r} of an asset")
                 self.check_hashed_file(f"{folder}/{asset['path']}", asset)
-            self.expect(not ("metadata" in self.index and self.index["requires"]), "index.json", "compressed, and yet with .metadata")
+            self.expect(not ("metadata" in self.index and self.index["requires"]), "index.json",
+                        "compressed, and yet with .metadata")
             if "metadata" in self.index:
                 self.check_hashed_file(".metadata", self.index["metadata"])
         except Refused as e:

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models and layouts for run.py, and safetensors files written and read by hand. Everything follows from a seed."""
+"""Random models and layouts for run.py, and safetensors files written and read by hand. Everything follows from a
+seed."""
 import fnmatch
 import json
 import os
 import struct
 
 # safetensors' code: bytes of an element. F4 packs two elements in a byte; F6 has no counterpart in PyTorch.
-SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
-         "BOOL": 1, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1, "F4": 0.5}
-ODD_NAMES = ['with "quotes"', "back\\slash", "sp ace", "naïve.漢字.🙂", "dots..twice.", ".leading", "trailing ", "tab\there", "new\nline",
-             "control\x01\x1f", "del\x7f", "[glob]*?", "a/b/../c", "__0_0.distcp", "%s%n", "{}", "'", "\u00e9", "e\u0301", "-q", "--force",
-             "hash", "x" * 300, "长" * 200]
+SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1,
+    "F4": 0.5
+}
+ODD_NAMES = [
+    'with "quotes"', "back\\slash", "sp ace", "naïve.漢字.🙂", "dots..twice.", ".leading", "trailing ", "tab\there",
+    "new\nline", "control\x01\x1f", "del\x7f", "[glob]*?", "a/b/../c", "__0_0.distcp", "%s%n", "{}", "'", "\u00e9",
+    "e\u0301", "-q", "--force", "hash", "x" * 300, "长" * 200
+]
 
 
 class Tensor:
@@ -61,7 +67,8 @@ def random_tensor(rng, dtype):
         shape = shape or [1]
         shape[-1] *= 2
     nbytes = int(volume(shape) * SIZES[dtype])
-    data = bytes(rng.choices((0, 1), k=nbytes)) if dtype == "BOOL" else random_values(rng, nbytes, max(1, int(SIZES[dtype])))
+    data = bytes(rng.choices(
+        (0, 1), k=nbytes)) if dtype == "BOOL" else random_values(rng, nbytes, max(1, int(SIZES[dtype])))
     return Tensor(dtype, shape, data)
 
 
@@ -103,15 +110,19 @@ def random_layout(rng, model):
     elif kind < 0.7:
         out = ["--mesh", f"dp={a},tp={b}"]
     else:
-        rules = ["*.w2=shard(1)@tp", "*.w2=shard(0)@dp,shard(0)@tp", "*.w2=shard(1)@dp,shard(1)@tp", "*.w2=replicate@dp,shard(1)@tp",
-                 f"*.w2=strided_shard(0,{b})@dp,shard(0)@tp", f"*.w2=strided_shard(1,{b})@dp,shard(1)@tp",
-                 "*.w2=strided_shard(0,2)@dp", "*.w2=shard(1)@tp,replicate@pp"]
+        rules = [
+            "*.w2=shard(1)@tp", "*.w2=shard(0)@dp,shard(0)@tp", "*.w2=shard(1)@dp,shard(1)@tp",
+            "*.w2=replicate@dp,shard(1)@tp", f"*.w2=strided_shard(0,{b})@dp,shard(0)@tp",
+            f"*.w2=strided_shard(1,{b})@dp,shard(1)@tp", "*.w2=strided_shard(0,2)@dp", "*.w2=shard(1)@tp,replicate@pp"
+        ]
         rule = rng.choice(rules)
         out = ["--mesh", f"dp={a},tp={b}" + (",pp=2" if "@pp" in rule else "")]
     whole = rng.choice(["*norm*", "*bias*", "model*", "*"]) if rng.random() < 0.2 else ""
     replicated = fnmatch.filter(model, whole)
     out += ["--replicate", whole] if replicated else []
-    out += ["--placement", rule] if rule and any(name.endswith(".w2") and name not in replicated for name in model) else []
+    out += (
+        ["--placement", rule] if rule and any(name.endswith(".w2") and name not in replicated for name in model) else []
+    )
     if rng.random() < 0.1:
         out += ["--dcp", rng.choice(["never", "always"])]
     return out + ["--threads", str(rng.randrange(1, 4))]
@@ -165,7 +176,10 @@ def write_model(rng, path, model):
         write_file(os.path.join(path, file), part)
         weight_map.update({name: file for name in part})
     doc = {"metadata": {"total_size": sum(len(t.data) for t in model.values())}, "weight_map": weight_map}
-    for name, value in (("model.safetensors.index.json", doc), ("config.json", {"model_type": "odd", "seed": rng.random()})):
+    for name, value in (
+        ("model.safetensors.index.json", doc),
+        ("config.json", {"model_type": "odd", "seed": rng.random()}),
+    ):
         with open(os.path.join(path, name), "w", encoding="utf-8") as f:
             json.dump(value, f)
     return path

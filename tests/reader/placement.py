@@ -38,7 +38,8 @@ def part(length, n, i, split):
 
 
 def narrow(intervals, chosen):
-    """The intervals of the joined length that `chosen` picks, back in the coordinates of `intervals`; touching ones are one."""
+    """The intervals of the joined length that `chosen` picks, back in the coordinates of `intervals`; touching ones are
+    one."""
     out = []
     for a, b in chosen:
         at = 0

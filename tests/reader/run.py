@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random models through `convert | reshard | reshard | export`, every checkpoint on the way read by the second reader, and damaged ones.
+"""Random models through `convert | reshard | reshard | export`, every checkpoint on the way read by the second reader,
+and damaged ones.
 
 usage: run.py BINARY [--count N] [--seed S] [--keep DIR]
 
-Prints a line for each check that fails (with its seed, so that it can be run alone: --seed S --count 1), and "N passed, N failed".
+Prints a line for each check that fails (with its seed, so that it can be run alone: --seed S --count 1), and "N passed,
+N failed".
 """
 import argparse
 import json
@@ -20,10 +22,12 @@ import models
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32", "I16": "int16",
-         "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
-         "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-         "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"}
+TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"
+}
 MOST_SECONDS = 1800   # for one command: far more than any needs; a hang should fail, not stay
 
 
@@ -92,7 +96,8 @@ def round_trip(tool, rng, work):
     back = models.read_model(out)
     want(back.keys() == model.keys(), f"export: tensors {sorted(back)}, wanted {sorted(model)}")
     for name, t in model.items():
-        want(back[name] == t, f"export: {name!r} came back as {back[name].dtype} {back[name].shape}, or with other bytes")
+        want(back[name] == t,
+             f"export: {name!r} came back as {back[name].dtype} {back[name].shape}, or with other bytes")
     tool("diff", "-q", dirs[0], out)
     return rng.choice(dirs), model
 
@@ -102,7 +107,8 @@ def checkpoint_files(dir):
 
 
 def damage(tool, rng, dir, model, work):
-    """One byte of a good checkpoint differs, or a file ends early or is gone: verify, the second reader and export notice."""
+    """One byte of a good checkpoint differs, or a file ends early or is gone: verify, the second reader and export
+    notice."""
     work = tempfile.mkdtemp(dir=work)
     hurt, back = os.path.join(work, "hurt"), os.path.join(work, "back.safetensors")
     shutil.copytree(dir, hurt)
@@ -134,7 +140,7 @@ def damage(tool, rng, dir, model, work):
         want(not os.path.exists(back), f"{what}: export refused it and left a file")
 
 
-# --- other kinds of checkpoint: tied names, what PyTorch carried along, files under names of their own ---------------------------------
+# --- other kinds of checkpoint: tied names, what PyTorch carried along, files under names of their own
 
 def tied_model(tool, rng, work):
     """A Hugging Face folder with tied embeddings, its assets, and damage to it."""
@@ -176,13 +182,18 @@ def from_pytorch(version, *options):
             want(list(arrays[name].shape) == t["shape"], f"{name}: shape {arrays[name].shape}")
             if t["dtype"] == "float32":
                 want(arrays[name].ravel().tolist() == t["values"], f"{name}: other values")
-        want(reader.index["tensors"]["model.embed.weight"]["path"] == ["model", "embed.weight"], "path of model.embed.weight")
+        want(reader.index["tensors"]["model.embed.weight"]["path"] == ["model", "embed.weight"],
+             "path of model.embed.weight")
     return run
 
 
 def with_base(tool, rng, work):
     """A checkpoint of adapters, elsewhere: its way to the base is another, its tensors are the same."""
-    source, dir, deep = os.path.join(TOP, "fixtures", "lora-run"), os.path.join(work, "first"), os.path.join(work, "a", "b")
+    source, dir, deep = (
+        os.path.join(TOP, "fixtures", "lora-run"),
+        os.path.join(work, "first"),
+        os.path.join(work, "a", "b"),
+    )
     want(not fsdpck_reader.read(source)[1], "the fixture: " + "\n".join(fsdpck_reader.read(source)[1]))
     truth = fsdpck_reader.read(source)[0]
     tool("reshard", "-q", source, dir, "--ranks", "3")
@@ -223,7 +234,8 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("binary", help="the fsdpck to test")
     ap.add_argument("--count", type=int, default=40, help="models (40)")
-    ap.add_argument("--seed", type=int, help="of the first model (1), the others follow; with it, only random models are run")
+    ap.add_argument("--seed", type=int,
+                    help="of the first model (1), the others follow; with it, only random models are run")
     ap.add_argument("--keep", metavar="DIR", help="work in this new folder and leave everything there; with --count 1")
     a = ap.parse_args()
     if a.keep:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """XXH3-128, from xxHash's specification, in Python and numpy.
 
-What the second reader hashes with, so that it needs numpy only, and proof that the format needs no particular library. Knows nothing of
-checkpoints.
+What the second reader hashes with, so that it needs numpy only, and proof that the format needs no particular library.
+Knows nothing of checkpoints.
 """
 import struct
 
@@ -14,9 +14,11 @@ P64_1, P64_2, P64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 P64_4, P64_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 PMX1, PMX2 = 0x165667919E3779F9, 0x9FB21C651E98DF25
 SECRET = bytes.fromhex(
-    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
-    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364ea"
-    "c5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
+    "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb"
+    "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
 
 
 def _u32(b, at):
@@ -51,11 +53,14 @@ def _fold(a, b):
 
 
 def _mix16(b, at, secret_at, seed):
-    return _fold(_u64(b, at) ^ (_u64(SECRET, secret_at) + seed & M64), _u64(b, at + 8) ^ (_u64(SECRET, secret_at + 8) - seed & M64))
+    return _fold(
+        _u64(b, at) ^ (_u64(SECRET, secret_at) + seed & M64),
+        _u64(b, at + 8) ^ (_u64(SECRET, secret_at + 8) - seed & M64))
 
 
 def _len_0(b, seed):
-    return (_avalanche64(seed ^ _u64(SECRET, 80) ^ _u64(SECRET, 88)), _avalanche64(seed ^ _u64(SECRET, 64) ^ _u64(SECRET, 72)))
+    return (_avalanche64(seed ^ _u64(SECRET, 80) ^ _u64(SECRET, 88)),
+            _avalanche64(seed ^ _u64(SECRET, 64) ^ _u64(SECRET, 72)))
 
 
 def _len_1_3(b, seed):
@@ -134,7 +139,8 @@ LOW32, S32, S47 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(47)
 def _stripes(words, secret):
     """What these stripes ((…, n, 8) words, n secrets) add to the accumulators: additions commute, so all at once."""
     key = words ^ secret
-    return ((key & LOW32) * (key >> S32)).sum(axis=-2, dtype=np.uint64) + words[..., SWAPPED].sum(axis=-2, dtype=np.uint64)
+    return ((key & LOW32) *
+            (key >> S32)).sum(axis=-2, dtype=np.uint64) + words[..., SWAPPED].sum(axis=-2, dtype=np.uint64)
 
 
 def _secret_words(secret, at, n=1):
@@ -150,7 +156,10 @@ def _merge(acc, secret, at, start):
 def _long(b, seed):
     n, secret = len(b), SECRET
     if seed:
-        secret = b"".join(struct.pack("<QQ", _u64(SECRET, i) + seed & M64, _u64(SECRET, i + 8) - seed & M64) for i in range(0, 192, 16))
+        secret = b"".join(
+            struct.pack("<QQ", _u64(SECRET, i) + seed & M64, _u64(SECRET, i + 8) - seed & M64)
+            for i in range(0, 192, 16)
+        )
     acc = np.array([P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1], dtype=np.uint64)
     nblocks = (n - 1) // 1024
     keys, scramble = _secret_words(secret, 0, 16), _secret_words(secret, 128)[0]
@@ -169,7 +178,14 @@ def _long(b, seed):
 def xxh3_128(data, seed=0):
     """The hash as an integer high64 · 2^64 + low64."""
     b = bytes(data)
-    for most, fn in ((0, _len_0), (3, _len_1_3), (8, _len_4_8), (16, _len_9_16), (128, _len_17_128), (240, _len_129_240)):
+    for most, fn in (
+        (0, _len_0),
+        (3, _len_1_3),
+        (8, _len_4_8),
+        (16, _len_9_16),
+        (128, _len_17_128),
+        (240, _len_129_240),
+    ):
         if len(b) <= most:
             break
     else:

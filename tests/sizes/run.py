@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and places that nobody tests: items over 4 GiB, 2^31 elements, thousands of ranks, 100,000 tensors, long names, poor file systems, little memory.
-Files are sparse and folders are removed. One case a run, so that one that cannot be tried here is counted as skipped, with its reason.
+"""Sizes and places that nobody tests: items over 4 GiB, 2^31 elements, thousands of ranks, 100,000 tensors, long names,
+poor file systems, little memory. Files are sparse and folders are removed. One case a run, so that one that cannot be
+tried here is counted as skipped, with its reason.
 
 usage: run.py BINARY SPARSE CASE
 """
@@ -52,7 +53,8 @@ def disk_nbytes(path):
 # ---- an item over 4 GiB, a tensor over 2^32 elements ----
 
 ROW = (1 << 31) + 4097           # elements of one byte; neither a multiple of a page nor of a block
-MARKS = {0: b"first", ROW - 2: b"over the edge of the rows", (1 << 32) - 3: b"over 4 GiB", 2 * ROW - 4: b"last"}  # place in the tensor -> bytes
+# place in the tensor -> bytes
+MARKS = {0: b"first", ROW - 2: b"over the edge of the rows", (1 << 32) - 3: b"over 4 GiB", 2 * ROW - 4: b"last"}
 
 
 def write_large(path):
@@ -156,7 +158,8 @@ def large(t):
 def ranks(t):
     """More files than a process may have open."""
     model, wide, few = t.path("model.safetensors"), t.path("wide"), t.path("few")
-    write_safetensors(model, {"a": ("F32", [4001, 3], 4), "b": ("BF16", [7, 5], 2), "c": ("I64", [], 8), "d": ("U8", [2000, 2], 1)})
+    write_safetensors(
+        model, {"a": ("F32", [4001, 3], 4), "b": ("BF16", [7, 5], 2), "c": ("I64", [], 8), "d": ("U8", [2000, 2], 1)})
     few_files = [(resource.RLIMIT_NOFILE, 256)]
     good(t, 8000, "convert", model, wide, "--ranks", 2000, limits=few_files)
     t.check(sum(n.endswith(".distcp") for n in os.listdir(wide)) == 2000, "a file for each rank")
@@ -187,7 +190,8 @@ def tensors(t):
 
 @case
 def names(t):
-    """Names of 4 KiB, and of the longest that the format has; folders with the longest name that the file system has."""
+    """Names of 4 KiB, and of the longest that the format has; folders with the longest name that the file system
+    has."""
     model, out, back = t.path("model.safetensors"), t.path("out"), t.path("back")
     long, wide, longest = "a.b" * 1365 + "c", "\u00e9" * 2048, "x" * 65536
     write_safetensors(model, {long: ("F32", [5, 2], 4), wide: ("BF16", [9], 2), longest: ("U8", [4], 1)})
@@ -209,7 +213,8 @@ def names(t):
         if r.status == 0:
             t.good("verify", name, what="OUT has a name of %d bytes" % n)
         else:
-            t.check(r.status in (2, 4) and len(r.err.splitlines()) <= 2 and "name" in r.err, "OUT has a name of %d bytes: one line" % n, r)
+            t.check(r.status in (2, 4) and len(r.err.splitlines()) <= 2 and "name" in r.err,
+                    "OUT has a name of %d bytes: one line" % n, r)
             t.check(not os.path.exists(name), "OUT has a name of %d bytes: nothing is left" % n)
         t.check(n > 180 or r.status == 0, "OUT has a name of %d bytes: done" % n, r)
     t.check(sorted(n for n in os.listdir(t.folder) if n.startswith(".")) == [], "nothing is left", os.listdir(t.folder))
@@ -219,7 +224,11 @@ def names(t):
 
 def everything(t, place):
     """The round through all that writes, at a place: made, replaced, resharded onto itself, exported, cleaned."""
-    source, out, back = os.path.join(fixtures(), "tiny-llama-tied"), os.path.join(place, "out"), os.path.join(place, "back")
+    source, out, back = (
+        os.path.join(fixtures(), "tiny-llama-tied"),
+        os.path.join(place, "out"),
+        os.path.join(place, "back"),
+    )
     t.good("convert", source, out, "--ranks", 3)
     t.good("convert", source, out, "--ranks", 2, "--force")
     t.good("reshard", out, out, "--ranks", 3, "--force")
@@ -251,7 +260,8 @@ def mounted(t, what, command, place, run=everything):
 
 @case
 def poor_file_system(t):
-    """No direct I/O, no reserving of space (sparse.c), on a model whose rows are over the size that is written directly."""
+    """No direct I/O, no reserving of space (sparse.c), on a model whose rows are over the size that is written
+    directly."""
     source, out = t.path("model.safetensors"), t.path("out")
     write_safetensors(source, {"a": ("F32", [301, 1001], 4), "b": ("F32", [3], 4)})
     t.good("convert", source, out, 2, program=SPARSE)
@@ -270,8 +280,23 @@ def over_a_lower_layer(t, place):
     """`below` lies in the lower layer: that directory cannot be renamed (EXDEV), only what is new can."""
     below, source = os.path.join(place, "below"), os.path.join(fixtures(), "tiny-llama-tied")
     before = tree(below)
-    t.refused("a checkpoint of the lower layer, --force", "convert", source, below, "--ranks", 2, "--force", status=4, naming=below, saying="cannot be renamed")
-    t.check(tree(below) == before and os.listdir(place) == ["below"], "a checkpoint of the lower layer, --force: untouched", os.listdir(place))
+    t.refused(
+        "a checkpoint of the lower layer, --force",
+        "convert",
+        source,
+        below,
+        "--ranks",
+        2,
+        "--force",
+        status=4,
+        naming=below,
+        saying="cannot be renamed",
+    )
+    t.check(
+        tree(below) == before and os.listdir(place) == ["below"],
+        "a checkpoint of the lower layer, --force: untouched",
+        os.listdir(place),
+    )
     t.good("reshard", below, os.path.join(place, "out"), "--ranks", 2)
     shutil.rmtree(below)
     shutil.rmtree(os.path.join(place, "out"))
@@ -290,7 +315,13 @@ def overlay(t):
         options = "lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work" % (layers, layers, layers)
         if read("/proc/self/uid_map").split()[1] != b"0":
             options += ",userxattr"
-        mounted(t, "overlay", ["mount", "-t", "overlay", "-o", options, "none", t.path("m")], t.path("m"), over_a_lower_layer)
+        mounted(
+            t,
+            "overlay",
+            ["mount", "-t", "overlay", "-o", options, "none", t.path("m")],
+            t.path("m"),
+            over_a_lower_layer,
+        )
 
     mounted(t, "tmpfs for the layers", ["mount", "-t", "tmpfs", "-o", "size=32m", "none", layers], layers, over)
 
@@ -318,7 +349,8 @@ def small_memory(t, name, run):
         else:
             # Below some size not even the program loads; what the loader says is not ours.
             ours = r.err.startswith("fsdpck: ")
-            t.check(not ours or (r.status == 4 and len(r.err.splitlines()) <= 2), "%s of %d bytes: exit 4 and one line" % (name, nbytes), r)
+            t.check(not ours or (r.status == 4 and len(r.err.splitlines()) <= 2),
+                    "%s of %d bytes: exit 4 and one line" % (name, nbytes), r)
             t.check(not os.path.exists(out), "%s of %d bytes: nothing is left" % (name, nbytes))
     left = sorted(os.listdir(t.folder))
     t.check(left == ["model.safetensors"], "%s: nothing is left" % name, left)
@@ -361,7 +393,8 @@ class Cgroup:
 
 @case
 def cgroup(t):
-    """Pages of files count there too: convert must not need its whole output at once. (What does not fit at all is killed by the kernel.)"""
+    """Pages of files count there too: convert must not need its whole output at once. (What does not fit at all is
+    killed by the kernel.)"""
     if SANITIZED:
         raise Skip("a sanitizer's shadow memory is not ours to judge")
     group = Cgroup()
@@ -369,7 +402,12 @@ def cgroup(t):
     try:
         model, out = t.path("model.safetensors"), t.path("out")
         write_safetensors(model, {"t%d" % i: ("F32", [4096, 1024], 4) for i in range(12)})
-        for verb in (["convert", model, out, "--ranks", "2"], ["verify", out], ["diff", model, out], ["export", out, t.path("back")]):
+        for verb in (
+            ["convert", model, out, "--ranks", "2"],
+            ["verify", out],
+            ["diff", model, out],
+            ["export", out, t.path("back")],
+        ):
             r = group.run(t, *verb, "--threads", "2", "--memory", "64MiB", nbytes=128 << 20)
             t.check(r.status == 0, "in 128 MiB: %s of 192 MiB" % verb[0], r)
     finally:
@@ -399,8 +437,14 @@ def main():
     SPARSE = os.path.abspath(sys.argv[2])
     if name in MOUNTS and sys.argv[4:] != ["--own-mounts"]:
         for prefix in (["unshare", "-m"], ["unshare", "-rm"]):
-            if shutil.which("unshare") and subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0:
-                return subprocess.run([*prefix, sys.executable, os.path.abspath(__file__), *sys.argv[1:4], "--own-mounts"]).returncode
+            if (
+                shutil.which("unshare")
+                and subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode
+                == 0
+            ):
+                return subprocess.run(
+                    [*prefix, sys.executable, os.path.abspath(__file__), *sys.argv[1:4], "--own-mounts"]
+                ).returncode
         print("SKIP sizes %s: this user may not mount" % name)
         return SKIPPED
     return run_case(binary, name)

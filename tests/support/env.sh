@@ -39,6 +39,7 @@ pc libzstd|libzstd-dev|compression
 pc zlib|zlib1g-dev|data in gzip, as a stream
 pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and tokenizers
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
+pc yaml-0.1|libyaml-dev|configurations of other trainers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='pc cmocka|libcmocka-dev|unit tests
 py argparse|python3|the tests that run the programs'
@@ -49,11 +50,21 @@ pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is buil
 cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
 cmd bindfs|bindfs|a file system in user space (FUSE) to test on
-cmd clang-format-14|clang-format-14|the format of the code'
+pc python3|python3-dev|the Python package
+py cffi,numpy|python3-cffi python3-numpy|the Python package
+cmd clang-format-14|clang-format-14|the format of the code
+cmd zsh|zsh|completions typed into zsh
+cmd fish|fish|completions typed into fish
+cmd groff|groff-base|man pages are rendered
+cmd mandoc|mandoc|man pages are checked'
+# Ubuntu has it as a snap only, and skips the tests that open pages.
+grep -qs '^ID=debian' /etc/os-release && wants_test+=$'\ncmd chromium|chromium|pages are opened in a browser'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
 fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
 py argparse|python3|runs the targets'
-needs_interop='py ensurepip,venv|python3 python3-venv|Python environment with PyTorch'
+needs_interop='py ensurepip,venv|python3 python3-venv|Python environment with PyTorch
+pc python3|python3-dev|the Python package
+py cffi|python3-cffi|the Python package'
 
 need_met() {
     case $1 in
@@ -181,7 +192,7 @@ build() {
     set -- -Dtrainer=enabled "$@" # a library that is missing ends the configuration, and leaves nothing out
     say "Building in $build"
     if ! build_usable "$build" || ! meson configure "$build" "$@" >"$log" 2>&1; then
-        find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -not -name fuzz -exec rm -rf {} +
+        find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -not -name fuzz -not -name quickstart -exec rm -rf {} +
         meson setup "$build" "$top" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "meson could not configure $build"; }
     fi
     ninja -C "$build" </dev/null 2>&1 | tee "$log" | progress ninja || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
@@ -211,6 +222,11 @@ count_lines() {
         p=$(sum_lines "$log" Ok 'Expected Fail')
         f=$(sum_lines "$log" Fail 'Unexpected Pass' Timeout)
         nprograms=$(sum_lines "$log" Skipped)
+        # Meson counted each suite of checks as one test.
+        while read -r sp sf; do
+            p=$((p + sp)) f=$((f + sf))
+            if [ "$sf" = 0 ]; then p=$((p - 1)); else f=$((f - 1)); fi
+        done < <(sed -n 's/^checks of .*: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
     else
         read -r p _ f _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1) || true
     fi
@@ -218,6 +234,20 @@ count_lines() {
     if [ "$code" = 0 ] && [ "$((${p:-0} + ${f:-0} + s))" = 0 ]; then f=1; say "no test was run"; fi
     if [ "$nprograms" -gt "$s" ]; then f=$((f + 1)); say "$nprograms test programs were skipped, and $s reasons given"; fi
     count "${p:-0}" "${f:-0}" "$s"
+}
+
+# suite_counts TESTLOG.JSON : a line "checks of NAME: N passed, N failed" for each of Meson's tests that ended with such counts of its own.
+suite_counts() {
+    "$(find_python json)" - "$1" <<'PY'
+import json
+import re
+import sys
+for line in open(sys.argv[1], encoding="utf-8"):
+    test = json.loads(line)
+    counts = re.findall(r"^(\d+ passed, \d+ failed)$", test.get("stdout", ""), re.M)
+    if counts and test["result"] in ("OK", "FAIL") and (test["result"] == "OK") == counts[-1].endswith(" 0 failed"):
+        print("checks of %s: %s" % (test["name"].split(" / ")[-1], counts[-1]))
+PY
 }
 
 sum_lines() {
@@ -243,13 +273,6 @@ check() {
     set -e
     count_lines "$code" "$log"
     rm -f "$log"
-}
-
-# skip TITLE WHY : a check that cannot be tried here.
-skip() {
-    say "== $1"
-    echo "skipped: $1: $2"
-    count 0 0 1
 }
 
 # The end of a run: one line of counts, and the exit code that fits it.

@@ -7,7 +7,7 @@
 
 #include <fsdpck/io.h>
 
-#define MEMORY_MAX_FILES 16
+#define MEMORY_MAX_FILES 32
 #define MEMORY_ROOT      "/m" /* where tests put their directory */
 
 struct memory_file {

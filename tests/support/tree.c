@@ -34,17 +34,27 @@ static bool is_roomy(const char *dir)
            (uint64_t)st.f_bavail * st.f_frsize >= (uint64_t)4 << 30;
 }
 
-char *tree_new(void)
+static char *new_in(const char *otherwise)
 {
     const char *base = getenv("TMPDIR");
     if (base == NULL || base[0] != '/')
-        base = is_roomy("/dev/shm") ? "/dev/shm"
-                                    : "/tmp"; /* in memory, because some tests make a hundred thousand small files */
+        base = otherwise;
     char *made = tree_path(base, "fsdpck-test-XXXXXX");
     must(mkdtemp(made));
     char *path = must(realpath(made, NULL));
     free(made);
     return path;
+}
+
+/* In memory, because some tests make a hundred thousand small files. */
+char *tree_new(void)
+{
+    return new_in(is_roomy("/dev/shm") ? "/dev/shm" : "/tmp");
+}
+
+char *tree_new_on_disk(void)
+{
+    return new_in("/tmp");
 }
 
 static int compare_strings(const void *a, const void *b)
@@ -130,13 +140,16 @@ bool tree_exists(const char *dir, const char *name)
 
 struct text {
     char *data;
-    size_t nbytes;
+    size_t nbytes, room;
     bool names; /* names only */
 };
 
 static void append(struct text *t, const char *bytes, size_t nbytes)
 {
-    t->data = must(realloc(t->data, t->nbytes + nbytes + 1));
+    if (t->room < t->nbytes + nbytes + 1) { /* doubled, because a sanitizer's realloc() is slow */
+        t->room = 2 * (t->nbytes + nbytes + 1);
+        t->data = must(realloc(t->data, t->room));
+    }
     memcpy(t->data + t->nbytes, bytes, nbytes);
     t->nbytes += nbytes;
     t->data[t->nbytes] = '\0';

@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 char *tree_new(void);                               /* a new empty directory, without links in its path; malloc'ed */
+char *tree_new_on_disk(void);                       /* the same where direct I/O is possible, unless $TMPDIR is not */
 void tree_remove(const char *path);                 /* anything; a missing path is fine */
 char *tree_path(const char *dir, const char *name); /* "dir/name", malloc'ed */
 void tree_file(const char *dir, const char *name, const char *text); /* creates or replaces, with parent directories */

@@ -170,9 +170,9 @@ static void test_left_out(void **state)
     for (int i = 0; i < 2; i++) {
         notes[0] = '\0';
         data_close(open_data(&config));
-        assert_non_null(strstr(notes, "1 of 2 documents have \"tools\" that the chat template does not show"));
+        assert_non_null(strstr(notes, "1 of 2 documents has \"tools\" that the chat template does not show"));
         assert_non_null(
-            strstr(notes, "1 of 2 documents have reasoning in their last turn that the chat template does not show"));
+            strstr(notes, "1 of 2 documents has reasoning in their last turn that the chat template does not show"));
     }
 }
 
@@ -331,13 +331,13 @@ static void test_too_long(void **state)
     struct train_config config = config_of(&file, 1);
     struct train_data_facts facts;
     struct data *d = open_data(&config);
-    data_tell(d, &facts);
+    data_describe(d, &facts);
     assert_true(facts.ndocs == 2 && facts.longest_ntok == 128);
     assert_non_null(strstr(notes, "of 2 documents 1 cut at data.seq_len (128 tokens)"));
     data_close(d);
     config.data.too_long = TRAIN_TOO_LONG_DROP;
     d = open_data(&config);
-    data_tell(d, &facts);
+    data_describe(d, &facts);
     assert_true(facts.ndocs == 1 && facts.longest_ntok < 128);
     assert_non_null(strstr(notes, "of 2 documents 1 left out (longer than data.seq_len, 128 tokens: data.too_long)"));
     data_close(d);

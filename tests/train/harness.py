@@ -3,6 +3,8 @@
 import json, os, pathlib, shutil, signal, struct, subprocess, tempfile, threading
 import numpy as np
 
+from built import joins_mpi
+
 DTYPES = {"F32": np.float32, "F64": np.float64}
 
 
@@ -29,7 +31,9 @@ def write_safetensors(path, tensors):
         header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + 4 * values.size]}
         at += 4 * values.size
     head = json.dumps(header).encode()
-    pathlib.Path(path).write_bytes(struct.pack("<Q", len(head)) + head + b"".join(np.ascontiguousarray(v, np.float32).tobytes() for v in tensors.values()))
+    pathlib.Path(path).write_bytes(
+        struct.pack("<Q", len(head)) + head +
+        b"".join(np.ascontiguousarray(v, np.float32).tobytes() for v in tensors.values()))
 
 
 def config_of(folder, out, **train):
@@ -38,13 +42,13 @@ def config_of(folder, out, **train):
     opt, schedule = case["optimizer"], case["schedule"]
     config = {
         "model": str(folder / "model"), "output_dir": str(out),
-        "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "case.json")},
-        "train": {"max_steps": len(case["steps"]), "learning_rate": opt["lr"], "adam_beta1": opt["betas"][0], "adam_beta2": opt["betas"][1],
-                  "adam_epsilon": opt["eps"], "weight_decay": opt["weight_decay"],
-                  "weight_decay_on": "all" if opt.get("decay_all", True) else "matrices", "max_grad_norm": case["max_grad_norm"],
-                  "lr_scheduler_type": schedule["name"], "warmup_steps": schedule["warmup_steps"],
-                  "min_lr_ratio": schedule.get("min_lr", 0) / opt["lr"], **train},
-        "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": 5},
+        "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "case.json")}, "train": {
+            "max_steps": len(case["steps"]), "learning_rate": opt["lr"], "adam_beta1": opt["betas"][0],
+            "adam_beta2": opt["betas"][1], "adam_epsilon": opt["eps"], "weight_decay": opt["weight_decay"],
+            "weight_decay_on": "all" if opt.get("decay_all", True) else "matrices",
+            "max_grad_norm": case["max_grad_norm"], "lr_scheduler_type": schedule["name"],
+            "warmup_steps": schedule["warmup_steps"], "min_lr_ratio": schedule.get("min_lr", 0) / opt["lr"], **train
+        }, "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": 5},
     }
     if case["method"] == "lora":
         lora = {k: v for k, v in case["lora"].items() if k not in ("seed", "init_B")}
@@ -73,7 +77,8 @@ def add_device(parser):
 
 
 class Early(Exception):
-    """A run was over before the test came to stop, kill or ask it: on a busy machine a test may be let run late. It is tried again."""
+    """A run was over before the test came to stop, kill or ask it: on a busy machine a test may be let run late. It is
+    tried again."""
 
 
 TRIES = 20
@@ -86,6 +91,7 @@ class Tests:
         self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
         self.runs = [self.tool, "run", "--device", args.device]
         self.fsdpck = args.fsdpck or pathlib.Path(self.tool).with_name("fsdpck")
+        self.has_mpi = joins_mpi(self.tool)
         self.lock = threading.Lock()  # some checks wait most of their time, and are done at once
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
@@ -97,14 +103,19 @@ class Tests:
                     break
                 except Early as e:
                     if n == TRIES - 1:
-                        raise Failure(f"the run was over before it was stopped, killed or asked, {TRIES} times: {e}") from None
+                        raise Failure(
+                            f"the run was over before it was stopped, killed or asked, {TRIES} times: {e}") from None
             with self.lock:
                 self.passed += 1
         except (Failure, subprocess.SubprocessError, OSError, KeyError, ValueError) as e:
             said = getattr(e, "stderr", None) or ""
             with self.lock:
                 self.failed += 1
-            print(f"FAILED {title}: {type(e).__name__}: {e} {(said if isinstance(said, str) else said.decode(errors='replace'))[-600:]}", flush=True)
+            print(
+                f"FAILED {title}: {type(e).__name__}:"
+                f" {e} {(said if isinstance(said, str) else said.decode(errors='replace'))[-600:]}",
+                flush=True,
+            )
         except Skip as why:
             print(f"skipped: {title}: {why}", flush=True)
 
@@ -120,7 +131,8 @@ class Tests:
         return path
 
     def run(self, path, *options, want=0, timeout=LIMIT_S):
-        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout,
+                              stdin=subprocess.DEVNULL)
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
@@ -148,7 +160,8 @@ class Tests:
             self.touched(process, None)
 
     def finish(self, process, want=0, timeout=LIMIT_S):
-        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's reader has taken in beyond those it gave."""
+        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's
+        reader has taken in beyond those it gave."""
         limit = threading.Timer(timeout, process.kill)
         limit.start()
         err = process.stderr.read()
@@ -156,11 +169,16 @@ class Tests:
         late = not limit.is_alive()
         limit.cancel()
         if late or want is not None and process.returncode != want:
-            raise Failure(f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
+            raise Failure(
+                f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
         return err
 
     def metrics(self, out):
         return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+    def one_line_a_step(self, out, steps):
+        if [m["step"] for m in self.metrics(out)] != list(range(1, steps + 1)):
+            raise Failure("metrics.jsonl does not have one line a step")
 
     def model(self, folder):
         return {k: v for f in sorted((folder / "model").glob("*.safetensors")) for k, v in read_safetensors(f).items()}
@@ -174,7 +192,11 @@ class Tests:
     def checkpoint(self, path):
         file = self.tmp / "exported.safetensors"
         file.unlink(missing_ok=True)
-        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model", "--dtype", "fp32"], check=True, capture_output=True)
+        subprocess.run(
+            [str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model", "--dtype", "fp32"],
+            check=True,
+            capture_output=True,
+        )
         return read_safetensors(file)
 
     def near(self, what, distance, limit):

@@ -12,7 +12,8 @@ class Asked(Ranks):
     def eval_job(self, name, **sections):
         """A run that is evaluated on other documents than it trains on."""
         held_out = self.tmp / "held-out.jsonl"
-        held_out.write_text("".join((self.goldens / "lora-qwen3/data.jsonl").read_text().splitlines(keepends=True)[-9:]))
+        held_out.write_text("".join(
+            (self.goldens / "lora-qwen3/data.jsonl").read_text().splitlines(keepends=True)[-9:]))
         train = {"eval_steps": 3, **sections.pop("train", {})}
         return self.job(name, data={"eval": str(held_out)}, train=train, **sections)
 
@@ -20,14 +21,20 @@ class Asked(Ranks):
         return [(m["step"], m["eval_loss"], m["eval_tokens"]) for m in self.metrics(out) if "eval_loss" in m]
 
     def evaluated_right(self, lora):
-        """On the training data, as one file or as two, all of which makes each step: the evaluation after a step is the loss of the next one."""
+        """On the training data, as one file or as two, all of which makes each step: the evaluation after a step is the
+        loss of the next one."""
         whole = self.goldens / "lora-qwen3/data.jsonl"
         lines, halves = whole.read_bytes().splitlines(True), [self.tmp / f"half-{i}.jsonl" for i in range(2)]
         halves[0].write_bytes(b"".join(lines[:9]))
         halves[1].write_bytes(b"".join(lines[9:]))
-        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": [str(h) for h in halves] if lora else str(whole)},
+        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora,
+                             data={"eval": [str(h) for h in halves] if lora else str(whole)},
                              train={"eval_steps": 1, "micro_batch_size": 2})
-        rows = json.loads(subprocess.run([self.tool, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, check=True).stdout)["rows"]
+        rows = json.loads(
+            subprocess.run(
+                [self.tool, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, check=True
+            ).stdout
+        )["rows"]
         err = self.finish(self.start(path, "--set", f"train.global_batch_size={rows}", "--ranks", "2"))
         lines = self.metrics(out)
         if "step 6  eval loss " not in err or len(self.evaluations(out)) != 6:
@@ -77,7 +84,10 @@ class Asked(Ranks):
 
     # --- samples
 
-    SAMPLE = {"every": 3, "prompts": [{"input_ids": [5, 9, 30, 2]}, {"input_ids": [77]}, {"input_ids": [1] * 9}, {"input_ids": [60, 61]}]}
+    SAMPLE = {
+        "every": 3,
+        "prompts": [{"input_ids": [5, 9, 30, 2]}, {"input_ids": [77]}, {"input_ids": [1] * 9}, {"input_ids": [60, 61]}],
+    }
 
     def sampled(self, out):
         return {p.name: p.read_text() for p in sorted((out / "samples").iterdir())}
@@ -107,7 +117,8 @@ class Asked(Ranks):
     def controlled(self, mpi):
         """Saves and stops that are asked for, by file and by signal: answered, and the bits stay."""
         self.reference(steps=24)
-        out, path = self.job(f"control{mpi}", steps=24, checkpoint={"save_steps": 0, "keep_last": 0}, sample={"prompts": [{"input_ids": [3, 4]}]})
+        out, path = self.job(f"control{mpi}", steps=24, checkpoint={"save_steps": 0, "keep_last": 0},
+                             sample={"prompts": [{"input_ids": [3, 4]}]})
         out.mkdir()
         control = out / "control"
         def start():
@@ -129,7 +140,8 @@ class Asked(Ranks):
         said += self.finish(process)
         if "stopped after" not in said and self.done(out) == 24:
             raise Early(said[-300:])
-        for words in ("'stop' was asked for before this run", "control: sample: after this step", ", sample 1: ", "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
+        for words in ("'stop' was asked for before this run", "control: sample: after this step", ", sample 1: ",
+                      "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
             if words not in said:
                 raise Failure(f"'{words}' is not in: {said[-1500:]}")
         if len(self.sampled(out)) != 1:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The goldens of transformers + PEFT through `fsdptrain run` (data.plan), at several numbers of ranks and threads, after resumes, kills and stops.
+"""The goldens of transformers + PEFT through `fsdptrain run` (data.plan), at several numbers of ranks and threads,
+after resumes, kills and stops.
 
     run.py FSDPTRAIN GOLDENS [--case NAME]
 
@@ -14,9 +15,10 @@ from settings import Settings
 from terminal import Terminal
 from said import Said
 from texts import Texts
+from wraps import Wraps
 
 
-class Runs(Said, Texts, Terminal, Refusals, Settings):
+class Runs(Said, Texts, Terminal, Refusals, Settings, Wraps):
     # --- against the goldens
 
     def golden(self, name):
@@ -26,19 +28,20 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         if "not used" in (said := self.run(self.write(name, config_of(folder, out))).stderr):
             raise Failure(said)
         got = self.metrics(out)
-        if [m["step"] for m in got] != list(range(1, len(want["loss"]) + 1)):
-            raise Failure("metrics.jsonl does not have one line a step")
+        self.one_line_a_step(out, len(want["loss"]))
         for i, m in enumerate(got):
             self.near(f"loss of step {i}", abs(m["loss"] - want["loss"][i]), tolerance["loss_abs"])
             self.near(f"norm of step {i}", abs(m["grad_norm"] / want["grad_norm"][i] - 1), tolerance["grad_norm_rel"])
             self.near(f"lr of step {i}", abs(m["lr"] - want["lr"][i]), 1e-12 * abs(want["lr"][i]))
             if m["supervised_tokens"] != want["supervised_tokens"][i]:
-                raise Failure(f"step {i}: {m['supervised_tokens']} supervised tokens, {want['supervised_tokens'][i]} wanted")
+                raise Failure(
+                    f"step {i}: {m['supervised_tokens']} supervised tokens, {want['supervised_tokens'][i]} wanted")
         self.ends(folder, out, tolerance)
 
     def ends(self, folder, out, tolerance):
         lora = (folder / "end_adapter").exists()
-        end = read_safetensors(folder / "end_adapter/adapter_model.safetensors" if lora else folder / "end_model.safetensors")
+        end = read_safetensors(folder / "end_adapter/adapter_model.safetensors" if lora else folder /
+                               "end_model.safetensors")
         end = {k: v for k, v in end.items() if ".base_layer." not in k}  # PEFT's copies of embeddings
         got = self.final(out)
         start = read_safetensors(folder / "start_adapter/adapter_model.safetensors") if lora else self.model(folder)
@@ -64,7 +67,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure("losses, norms or weights differ from one rank's")
 
     def bf16_bits(self, name):
-        """The default dtype: near fp32's losses and not the same, and the same bits at any number of ranks and threads, gathered by mapping or by copying."""
+        """The default dtype: near fp32's losses and not the same, and the same bits at any number of ranks and threads,
+        gathered by mapping or by copying."""
         out, fp32 = self.tmp / f"{name}-bf16", self.bits(self.tmp / name)[0]
         config = config_of(self.goldens / name, out)
         del config["dtype"]
@@ -78,12 +82,15 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         for ranks in (2, 3, 5):
             self.same_bits(name, reference, f"bf16-ranks{ranks}", ["--ranks", str(ranks), "--threads", "1"], sets=bf16)
         self.same_bits(name, reference, "bf16-threads3", ["--threads", "3"], sets=bf16)
-        self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"], sets={**bf16, "fsdp.activation_checkpointing": "block"})
+        self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"],
+                       sets={**bf16, "fsdp.activation_checkpointing": "block"})
 
     def dtype_bits(self, name):
-        """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of ranks."""
+        """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of
+        ranks."""
         base = self.bits(self.tmp / name)[0]
-        rows = (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}), ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"}))
+        rows = (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}),
+                ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"}))
         for title, sets in rows if self.runs[-1] == "cpu" else rows[1:2]:  # only the processor exchanges bf16
             out = self.tmp / f"{name}-{title}-1"
             config = config_of(self.goldens / name, out)
@@ -96,23 +103,31 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
                 raise Failure(f"dtype.{title} changes nothing")
             self.near(f"dtype.{title}'s losses and norms", far, 0.05)
             for ranks, options in ((2, []), (3, ["--gather", "copy"]), (5, [])):
-                self.same_bits(name, reference, f"{title}-{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
+                self.same_bits(name, reference, f"{title}-{ranks}",
+                               ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
 
     def packet_bits(self, name):
-        """Packets of two micro-batches, the last one short: a group is exchanged in the backward of the packet's last, also by ranks that have none."""
+        """Packets of two micro-batches, the last one short: a group is exchanged in the backward of the packet's last,
+        also by ranks that have none."""
         out = self.tmp / f"{name}-packets"
         self.run(self.write(out.name, config_of(self.goldens / name, out, gradient_accumulation_steps=2)))
         reference = self.bits(out)
         for ranks, options in ((2, []), (3, ["--gather", "copy"]), (4, [])):
-            self.same_bits(name, reference, f"packets{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], gradient_accumulation_steps=2)
+            self.same_bits(name, reference, f"packets{ranks}",
+                           ["--ranks", str(ranks), "--threads", "1", *options], gradient_accumulation_steps=2)
 
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
         path = self.write(f"{name}-resumed", config_of(self.goldens / name, out, **train))
         for i, n in enumerate(ranks):
-            process = subprocess.Popen([*self.runs, str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
-                                       stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [*self.runs, str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"],
+                stderr=subprocess.PIPE,
+                text=True,
+                stdout=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
+            )
             for line in process.stderr:
                 if i < len(ranks) - 1 and line.startswith(f"step {3 * (i + 1)} "):
                     process.send_signal(signal.SIGTERM)  # once: the second would end it at once
@@ -122,15 +137,40 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure("a resumed run's losses, norms or weights differ")
 
     def drawn_bits(self, name):
-        """Rows packed and shuffled by us, adapters drawn, dropout, packets of two micro-batches, embedding and head: at three numbers of ranks."""
+        """Rows packed and shuffled by us, adapters drawn, dropout, packets of two micro-batches, embedding and head: at
+        three numbers of ranks."""
         def run(ranks, **extra):
             out = self.tmp / f"{name}-drawn{ranks}{len(extra)}"
-            lora = {"r": 3, "lora_dropout": 0.25, "target_modules": ["embed_tokens", "lm_head", "q_proj", "up_proj", "down_proj"]}
-            self.run(self.write(f"{name}-drawn", {
-                "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "fp32"},
-                "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40}, "lora": {**lora, **extra},
-                "train": {"max_steps": 6, "micro_batch_size": 2, "gradient_accumulation_steps": 2, "global_batch_size": 7, "learning_rate": 0.01,
-                          "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1")
+            lora = {
+                "r": 3,
+                "lora_dropout": 0.25,
+                "target_modules": ["embed_tokens", "lm_head", "q_proj", "up_proj", "down_proj"],
+            }
+            self.run(
+                self.write(
+                    f"{name}-drawn",
+                    {
+                        "model": str(self.goldens / name / "model"),
+                        "output_dir": str(out),
+                        "seed": 7,
+                        "dtype": {"param": "fp32"},
+                        "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
+                        "lora": {**lora, **extra},
+                        "train": {
+                            "max_steps": 6,
+                            "micro_batch_size": 2,
+                            "gradient_accumulation_steps": 2,
+                            "global_batch_size": 7,
+                            "learning_rate": 0.01,
+                            "warmup_steps": 1,
+                        },
+                    },
+                ),
+                "--ranks",
+                str(ranks),
+                "--threads",
+                "1",
+            )
             return self.bits(out)
         reference = run(1)
         for ranks in (2, 3, 5):
@@ -146,13 +186,35 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure(f"the loss does not fall: {losses}")
 
     def saved(self, name):
-        """modules_to_save from the base on, beside drawn adapters: at several numbers of ranks, in bf16 with DoRA; what is trained, and what the folder says."""
+        """modules_to_save from the base on, beside drawn adapters: at several numbers of ranks, in bf16 with DoRA; what
+        is trained, and what the folder says."""
         def run(ranks, param, *options):
             out = self.tmp / f"{name}-drawn-{param}{ranks}"
-            self.run(self.write(f"{name}-drawn", {
-                "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": param}, "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
-                "lora": {"r": 3, "lora_dropout": 0.25, "target_modules": ["lm_head", "q_proj"], "modules_to_save": ["lm_head", "1.mlp", "model.norm"], "use_dora": param == "bf16"},
-                "train": {"max_steps": 3, "global_batch_size": 5, "learning_rate": 0.01, "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1", *options)
+            self.run(
+                self.write(
+                    f"{name}-drawn",
+                    {
+                        "model": str(self.goldens / name / "model"),
+                        "output_dir": str(out),
+                        "seed": 7,
+                        "dtype": {"param": param},
+                        "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
+                        "lora": {
+                            "r": 3,
+                            "lora_dropout": 0.25,
+                            "target_modules": ["lm_head", "q_proj"],
+                            "modules_to_save": ["lm_head", "1.mlp", "model.norm"],
+                            "use_dora": param == "bf16",
+                        },
+                        "train": {"max_steps": 3, "global_batch_size": 5, "learning_rate": 0.01, "warmup_steps": 1},
+                    },
+                ),
+                "--ranks",
+                str(ranks),
+                "--threads",
+                "1",
+                *options,
+            )
             return out
         base = self.model(self.goldens / name)
         for param in "fp32", "bf16":
@@ -163,7 +225,15 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             end = {k.removeprefix("base_model.model."): v for k, v in self.final(out).items()}
             base["lm_head.weight"] = base["model.embed_tokens.weight"]
             copies = {k for k in end if "lora_" not in k}
-            if copies != {"lm_head.weight", "model.norm.weight", *(f"model.layers.1.mlp.{x}_proj.weight" for x in ("gate", "up", "down"))} or "lm_head.lora_A.weight" in end:
+            if (
+                copies
+                != {
+                    "lm_head.weight",
+                    "model.norm.weight",
+                    *(f"model.layers.1.mlp.{x}_proj.weight" for x in ("gate", "up", "down")),
+                }
+                or "lm_head.lora_A.weight" in end
+            ):
                 raise Failure(f"{sorted(end)}")
             for k in copies:
                 if not 0 < np.abs(end[k] - base[k]).max() < 0.05:
@@ -181,12 +251,21 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         config["train"]["max_steps"] = 2
         path, file = self.write("accounted", config), adapter / "adapter_model.safetensors"
         tensors = read_safetensors(file)
-        copy, own = "base_model.model.model.embed_tokens.base_layer.weight", "base_model.model.model.layers.0.self_attn.v_proj."
+        copy, own = (
+            "base_model.model.model.embed_tokens.base_layer.weight",
+            "base_model.model.model.layers.0.self_attn.v_proj.",
+        )
         grown = np.concatenate([tensors[copy], tensors[copy][:4]])
-        for change, words in (({copy: tensors[copy] + np.float32(0.01)}, f"'{copy}' is not 'model.embed_tokens.weight'"), ({copy: grown}, f"'{copy}' is not 'model.embed_tokens.weight'"),
-                              ({own + "stray": np.zeros(3, np.float32)}, own + "stray"), ({own + "lora_magnitude_vector": np.ones(3, np.float32)}, own + "lora_magnitude_vector"),
-                              ({"base_model.model.model.norm.weight": np.ones(3, np.float32)}, "'base_model.model.model.norm.weight'"), ({"model.norm.weight": np.ones(3, np.float32)}, "'model.norm.weight'"),
-                              ({"base_model.model.model.embed_tokens.weight": grown}, "'base_model.model.model.embed_tokens.weight'"), ({"optim.x": np.ones(3, np.float32)}, "'optim.x'")):
+        for change, words in (
+            ({copy: tensors[copy] + np.float32(0.01)}, f"'{copy}' is not 'model.embed_tokens.weight'"),
+            ({copy: grown}, f"'{copy}' is not 'model.embed_tokens.weight'"),
+            ({own + "stray": np.zeros(3, np.float32)}, own + "stray"),
+            ({own + "lora_magnitude_vector": np.ones(3, np.float32)}, own + "lora_magnitude_vector"),
+            ({"base_model.model.model.norm.weight": np.ones(3, np.float32)}, "'base_model.model.model.norm.weight'"),
+            ({"model.norm.weight": np.ones(3, np.float32)}, "'model.norm.weight'"),
+            ({"base_model.model.model.embed_tokens.weight": grown}, "'base_model.model.model.embed_tokens.weight'"),
+            ({"optim.x": np.ones(3, np.float32)}, "'optim.x'"),
+        ):
             write_safetensors(file, {**tensors, **change})
             if words not in (done := self.run(path, want=3)).stderr:
                 raise Failure(f"{words}: {done.stderr}")
@@ -201,33 +280,62 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         lora = {"r": 3, "lora_alpha": 6, "target_modules": ["v_proj"]}
         other = {**config, "output_dir": str(self.tmp / "accounted-resume")}
         self.run(self.write("accounted", {**other, "lora": {**lora, "modules_to_save": ["model.norm"]}}))
-        for change, words in (({}, "'model.base_model.model.model.norm.weight' is not trained by this config"),
-                              ({"modules_to_save": ["model.norm", "0.mlp"]}, "mlp.gate_proj.weight' is not in it"), ({"use_dora": True}, "lora_magnitude_vector' is not in it")):
-            if words not in (done := self.run(self.write("accounted", {**other, "lora": {**lora, "modules_to_save": [], **change}}), want=2)).stderr:
+        for change, words in (
+            ({}, "'model.base_model.model.model.norm.weight' is not trained by this config"),
+            ({"modules_to_save": ["model.norm", "0.mlp"]}, "mlp.gate_proj.weight' is not in it"),
+            ({"use_dora": True}, "lora_magnitude_vector' is not in it"),
+        ):
+            if (
+                words
+                not in (
+                    done := self.run(
+                        self.write("accounted", {**other, "lora": {**lora, "modules_to_save": [], **change}}), want=2
+                    )
+                ).stderr
+            ):
                 raise Failure(f"{words}: {done.stderr}")
         base = self.tmp / "accounted-model"
         shutil.copytree(folder / "model", base, copy_function=shutil.copyfile)
-        tensors, config["model"], config["output_dir"] = read_safetensors(base / "model.safetensors"), str(base), str(self.tmp / "accounted-other")
+        tensors, config["model"], config["output_dir"] = read_safetensors(base / "model.safetensors"), str(base), str(
+            self.tmp / "accounted-other")
         embed = tensors["model.embed_tokens.weight"]
         write_safetensors(base / "model.safetensors", {**tensors, "lm_head.weight": embed + 1})
         done = self.run(self.write("accounted", config), want=3)
         if "tensor 'lm_head.weight' is not 'model.embed_tokens.weight'" not in done.stderr:
             raise Failure(done.stderr)
-        write_safetensors(base / "model.safetensors", {**tensors, "lm_head.weight": embed, "model.layers.0.self_attn.q_proj.bias": np.ones(3, np.float32), "model.rotary_emb.inv_freq": np.ones(3, np.float32)})
+        write_safetensors(
+            base / "model.safetensors", {
+                **tensors, "lm_head.weight": embed, "model.layers.0.self_attn.q_proj.bias": np.ones(3, np.float32),
+                "model.rotary_emb.inv_freq": np.ones(3, np.float32)
+            })
         done = self.run(self.write("accounted", config))
-        if "'model.layers.0.self_attn.q_proj.bias' is not used: config.json calls for no such parameter" not in done.stderr:
+        if (
+            "'model.layers.0.self_attn.q_proj.bias' is not used: config.json calls for no such parameter"
+            not in done.stderr
+        ):
             raise Failure(done.stderr)
 
     def scalings(self, name):
-        """Of any size, as PEFT would write them: whole numbers as such where they are exact. B is zero, and the warm-up's first step leaves it so."""
+        """Of any size, as PEFT would write them: whole numbers as such where they are exact. B is zero, and the
+        warm-up's first step leaves it so."""
         for alpha in 32.0, 0.5, 1e19, 3e29:
             out = self.tmp / f"{name}-alpha-{alpha}"
-            self.run(self.write(out.name, {
-                "model": str(self.goldens / name / "model"), "output_dir": str(out), "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
-                "lora": {"r": 2, "lora_alpha": alpha, "alpha_pattern": {"q_proj": alpha / 2}}, "train": {"max_steps": 1, "global_batch_size": 1, "warmup_steps": 1},
-                "dtype": {"param": "fp32"}}))
+            self.run(
+                self.write(
+                    out.name,
+                    {
+                        "model": str(self.goldens / name / "model"),
+                        "output_dir": str(out),
+                        "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
+                        "lora": {"r": 2, "lora_alpha": alpha, "alpha_pattern": {"q_proj": alpha / 2}},
+                        "train": {"max_steps": 1, "global_batch_size": 1, "warmup_steps": 1},
+                        "dtype": {"param": "fp32"},
+                    },
+                )
+            )
             written = json.loads((out / "adapter/adapter_config.json").read_text())
-            if written["lora_alpha"] != alpha or written["alpha_pattern"] != {"q_proj": alpha / 2} or isinstance(written["lora_alpha"], int) != (alpha == 32):
+            if written["lora_alpha"] != alpha or written["alpha_pattern"] != {"q_proj": alpha / 2} or isinstance(
+                    written["lora_alpha"], int) != (alpha == 32):
                 raise Failure(f"{alpha}: {written['lora_alpha']}, {written['alpha_pattern']}")
 
     # --- what goes wrong
@@ -236,8 +344,12 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         out = self.tmp / f"{name}-killed"
         shutil.rmtree(out, ignore_errors=True)
         path = self.write(f"{name}-killed", config_of(self.goldens / name, out))
-        process = subprocess.Popen([*self.runs, str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1", "--patience", str(9 * LIMIT_S)], stderr=subprocess.PIPE, text=True,
-                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen([
+            *self.runs,
+            str(path), "--ranks",
+            str(ranks), "--set", "checkpoint.save_steps=1", "--patience",
+            str(9 * LIMIT_S)
+        ], stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 4 "):
                 self.kill(process, self.children(process, ranks)[victim], signal.SIGKILL)
@@ -257,8 +369,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         out = self.tmp / f"{name}-stalled"
         shutil.rmtree(out, ignore_errors=True)
         path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
-        process = subprocess.Popen([*self.runs, str(path), "--ranks", "2", "--patience", "20"], stderr=subprocess.PIPE, text=True,
-                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", "2", "--patience", "20"], stderr=subprocess.PIPE,
+                                   text=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 3 "):
                 self.kill(process, self.children(process, 2)[1], signal.SIGSTOP)
@@ -268,11 +380,15 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure(err[-300:])
 
     def other_run(self, name):
-        """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
+        """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and
+        said."""
         out = self.tmp / name
         config = config_of(self.goldens / name, out)
         path = self.write("other", config)
-        for option, key in (("seed=3", "'seed'"), ("train.gradient_accumulation_steps=2", "'train.gradient_accumulation_steps'")):
+        for option, key in (
+            ("seed=3", "'seed'"),
+            ("train.gradient_accumulation_steps=2", "'train.gradient_accumulation_steps'"),
+        ):
             done = self.run(path, "--set", option, want=2)
             if key not in done.stderr:
                 raise Failure(done.stderr)
@@ -289,7 +405,11 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         index = (newest / "index.json").read_bytes()
         (newest / "index.json").write_bytes(index.replace(b'"step', b'"stEp', 1))
         done = self.run(path, "--set", "checkpoint.save_steps=20")
-        if "passed over" not in done.stderr or "going on from" not in done.stderr or "could NOT be saved" in done.stderr:
+        if (
+            "passed over" not in done.stderr
+            or "going on from" not in done.stderr
+            or "could NOT be saved" in done.stderr
+        ):
             raise Failure(done.stderr)
         if self.bits(out) != before:
             raise Failure("gone on from the one before, with other bits")
@@ -298,7 +418,9 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         """`fsdptrain plan` against a finished run and by hand."""
         path = self.write("planned", config_of(self.goldens / name, self.tmp / "unused"))
         def plan(ranks):
-            done = subprocess.run([self.tool, "plan", str(path), "--ranks", str(ranks), "--json"], capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                [self.tool, "plan", str(path), "--ranks", str(ranks), "--json"], capture_output=True, text=True,
+                check=True)
             return json.loads(done.stdout)
         one, three, ran = plan(1), plan(3), json.loads((self.tmp / name / "summary.json").read_text())
         for key in ("parameters_trained", "parameters_frozen", "steps"):
@@ -321,18 +443,22 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure(done.stderr)
         for again in ("of them skipped", "steps done"):
             done = self.run(path, "--set", "train.on_nonfinite=skip", "--ranks", "2", want=3)
-            if "the training diverged" not in done.stderr or again not in done.stdout or self.metrics(out)[-1]["loss"] is not None:
+            if "the training diverged" not in done.stderr or again not in done.stdout or self.metrics(
+                    out)[-1]["loss"] is not None:
                 raise Failure(done.stderr)
             if json.loads((out / "summary.json").read_text())["finished"] or (out / "adapter").exists():
                 raise Failure("a run without one update is finished")
-
 
     # --- what a run of all weights leaves
 
     def bf16_model(self, folder):
         """The model's folder in bfloat16."""
         model = self.tmp / "bf16-model"
-        subprocess.run([str(self.fsdpck), "export", str(folder / "model"), str(model), "-q", "--dtype", "bf16", "--force"], check=True, capture_output=True)
+        subprocess.run(
+            [str(self.fsdpck), "export", str(folder / "model"), str(model), "-q", "--dtype", "bf16", "--force"],
+            check=True,
+            capture_output=True,
+        )
         return model
 
     def diff(self, a, b):
@@ -341,7 +467,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure(f"{a} and {b} differ: {done.stdout[-400:]}{done.stderr[-200:]}")
 
     def whole_model(self, name):
-        """Ends with a folder that from_pretrained loads, in the dtype that the base had; never over a folder that is not the run's."""
+        """Ends with a folder that from_pretrained loads, in the dtype that the base had; never over a folder that is
+        not the run's."""
         out, folder = self.tmp / f"{name}-whole", self.goldens / name
         config = config_of(folder, out)
         config["model"] = str(self.bf16_model(folder))
@@ -349,7 +476,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         (out / "model").mkdir(parents=True)
         (out / "model/notes.txt").write_text("mine")
         refused = self.run(path, want=2).stderr
-        if "checkpoint.export_model" not in refused or (out / "model/notes.txt").read_text() != "mine" or list(out.glob("checkpoints/step-*")):
+        if "checkpoint.export_model" not in refused or (out / "model/notes.txt").read_text() != "mine" or list(
+                out.glob("checkpoints/step-*")):
             raise Failure(f"a folder of somebody else's: {refused}")
         (out / "model/notes.txt").unlink()
         shutil.copytree(config["model"], out / "model", dirs_exist_ok=True)
@@ -363,12 +491,18 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         checkpoint = sorted((out / "checkpoints").glob("step-*"))[-1]
         rounded, plain = self.tmp / "rounded.safetensors", self.tmp / "plain.safetensors"
         for file, options in ((rounded, ["--dtype", "bf16"]), (plain, [])):
-            done = subprocess.run([str(self.fsdpck), "export", str(checkpoint), str(file), "--force", *options], check=True, capture_output=True, text=True)
+            done = subprocess.run(
+                [str(self.fsdpck), "export", str(checkpoint), str(file), "--force", *options],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
             if ("they are written as bfloat16" in done.stderr) != (file == plain):
                 raise Failure(f"export {options} says: {done.stderr}")
             self.diff(file, out / "model")
         kept = json.loads((pathlib.Path(config["model"]) / "config.json").read_text())
-        if json.loads((out / "model/config.json").read_text()) != kept or kept.get("dtype", kept.get("torch_dtype")) != "bfloat16":
+        if json.loads((out / "model/config.json").read_text()) != kept or kept.get(
+                "dtype", kept.get("torch_dtype")) != "bfloat16":
             raise Failure("config.json is not the base's")
         if {p.name for p in (out / "model").iterdir()} != {p.name for p in pathlib.Path(config["model"]).iterdir()}:
             raise Failure("the folder does not hold what the base's holds")
@@ -376,7 +510,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         self.diff(plain, out / "model")
         elsewhere = self.tmp / f"{name}-elsewhere"  # a checkpoint of another folder makes this one no more the run's
         shutil.copytree(out / "model", elsewhere / "model")
-        if "not its own" not in self.run(path, "--set", f"output_dir={elsewhere}", "--resume", str(checkpoint), want=2).stderr:
+        if "not its own" not in self.run(path, "--set", f"output_dir={elsewhere}", "--resume", str(checkpoint),
+                                         want=2).stderr:
             raise Failure("a model folder beside no checkpoint is the run's")
         before = (out / "model/model.safetensors").stat().st_ino
         self.run(path, "--set", "checkpoint.export_model=false")
@@ -392,24 +527,64 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Runs(args)
-    cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
+    cases = (
+        [args.case]
+        if args.case
+        else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
+    )
     try:
         for name in cases:
             t.check(f"golden {name}", t.golden, name)
         for name in [c for c in ("lora-qwen3", "full-qwen3-untied") if c in cases]:
             reference = t.bits(t.tmp / name)
             for ranks in (2, 3, 4, 5, 8):
-                t.check(f"{name} at {ranks} ranks", t.same_bits, name, reference, f"ranks{ranks}", ["--ranks", str(ranks), "--threads", "1"])
+                t.check(f"{name} at {ranks} ranks", t.same_bits, name, reference, f"ranks{ranks}",
+                        ["--ranks", str(ranks), "--threads", "1"])
             for threads in (1, 2, 3, 7):
-                t.check(f"{name} with {threads} threads", t.same_bits, name, reference, f"threads{threads}", ["--threads", str(threads)])
-            t.check(f"{name} with recomputed blocks", lambda: t.same_bits(name, reference, "block", ["--ranks", "2"],
-                    sets={"fsdp.activation_checkpointing": "block", "fsdp.forward_prefetch": 3, "fsdp.reshard_after_forward": False}))
-            for strategy, forward, backward, reshard in (("FULL_SHARD", 0, 0, True), ("FULL_SHARD", 1, 2, True), ("FULL_SHARD", 5, 1, False), ("SHARD_GRAD_OP", 2, 0, True),
-                                                         ("NO_SHARD", 1, 1, True)):
-                t.check(f"{name} gathered by copying, {strategy} {forward} {backward} {reshard}", lambda: t.same_bits(
-                    name, reference, f"{strategy}{forward}{backward}{reshard}", ["--ranks", "3", "--threads", "1", "--gather", "copy"],
-                    sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
-                          "fsdp.reshard_after_forward": reshard}))
+                t.check(
+                    f"{name} with {threads} threads",
+                    t.same_bits,
+                    name,
+                    reference,
+                    f"threads{threads}",
+                    ["--threads", str(threads)],
+                )
+            t.check(
+                f"{name} with recomputed blocks",
+                lambda: t.same_bits(
+                    name,
+                    reference,
+                    "block",
+                    ["--ranks", "2"],
+                    sets={
+                        "fsdp.activation_checkpointing": "block",
+                        "fsdp.forward_prefetch": 3,
+                        "fsdp.reshard_after_forward": False,
+                    },
+                ),
+            )
+            for strategy, forward, backward, reshard in (
+                ("FULL_SHARD", 0, 0, True),
+                ("FULL_SHARD", 1, 2, True),
+                ("FULL_SHARD", 5, 1, False),
+                ("SHARD_GRAD_OP", 2, 0, True),
+                ("NO_SHARD", 1, 1, True),
+            ):
+                t.check(
+                    f"{name} gathered by copying, {strategy} {forward} {backward} {reshard}",
+                    lambda: t.same_bits(
+                        name,
+                        reference,
+                        f"{strategy}{forward}{backward}{reshard}",
+                        ["--ranks", "3", "--threads", "1", "--gather", "copy"],
+                        sets={
+                            "fsdp.sharding_strategy": strategy,
+                            "fsdp.forward_prefetch": forward,
+                            "fsdp.backward_prefetch": backward,
+                            "fsdp.reshard_after_forward": reshard,
+                        },
+                    ),
+                )
             t.check(f"{name} in bf16", t.bf16_bits, name)
             t.check(f"{name}: dtype.reduce and dtype.output", t.dtype_bits, name)
             t.check(f"{name}: packets of two", t.packet_bits, name)
@@ -417,8 +592,20 @@ def main():
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         for name in [c for c in ("lora-saved-tied", "lora-dora") if c in cases]:
             reference = t.bits(t.tmp / name)
-            t.check(f"{name} at 3 ranks", t.same_bits, name, reference, "ranks3", ["--ranks", "3", "--threads", "1", "--gather", "copy"])
-            t.check(f"{name} with recomputed blocks", lambda: t.same_bits(name, reference, "block", ["--ranks", "2"], sets={"fsdp.activation_checkpointing": "block"}))
+            t.check(
+                f"{name} at 3 ranks",
+                t.same_bits,
+                name,
+                reference,
+                "ranks3",
+                ["--ranks", "3", "--threads", "1", "--gather", "copy"],
+            )
+            t.check(
+                f"{name} with recomputed blocks",
+                lambda: t.same_bits(
+                    name, reference, "block", ["--ranks", "2"], sets={"fsdp.activation_checkpointing": "block"}
+                ),
+            )
             t.check(f"{name} in bf16", t.bf16_bits, name)
             t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [2, 3, 1])
@@ -436,6 +623,9 @@ def main():
             t.check("keys of another run", t.other_keys)
             t.check("what is no file", t.no_files)
             t.check("tokenize and init", t.verbs)
+            t.check("units of blocks, LoRA", t.wrapped, True)
+            t.check("units of blocks, all parameters", t.wrapped, False)
+            t.check("units of blocks in plan", t.planned_wraps)
             t.check("samples", t.samples)
             t.check("a terminal", t.terminal)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
@@ -445,7 +635,8 @@ def main():
             t.check("scalings", t.scalings, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             t.check("a flipped byte of a .bin model", t.flipped_bin, "lora-qwen3")
-            for settings in (t.all_keys_have_a_rule, t.idle_keys_are_said, t.keys_that_count_are_not, t.idle_options_are_refused):
+            for settings in (t.all_keys_have_a_rule, t.idle_keys_are_said, t.keys_that_count_are_not,
+                             t.idle_options_are_refused, t.idle_options_of_hosts):
                 t.check(settings.__name__.replace("_", " "), settings)
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)

@@ -68,14 +68,19 @@ static float gradient(uint32_t rank, int64_t i)
     return 1.0f / (float)(1 + i) + (float)rank * 0.37f;
 }
 
-/* The gradient as its owner receives it. */
-static float sent(const struct comm *c, uint32_t rank, int64_t i)
+static float sent_as(enum fsdpck_dtype dtype, uint32_t rank, int64_t i)
 {
     float exact = gradient(rank, i), back;
     uint8_t rounded[4];
-    fsdpck_dtype_cast(FSDPCK_FLOAT32, &exact, c->reduce, rounded, 1);
-    fsdpck_dtype_cast(c->reduce, rounded, FSDPCK_FLOAT32, &back, 1);
+    fsdpck_dtype_cast(FSDPCK_FLOAT32, &exact, dtype, rounded, 1);
+    fsdpck_dtype_cast(dtype, rounded, FSDPCK_FLOAT32, &back, 1);
     return back;
+}
+
+/* The gradient as its owner receives it. */
+static float sent(const struct comm *c, uint32_t rank, int64_t i)
+{
+    return sent_as(c->reduce, rank, i);
 }
 
 static void exchange(struct comm *c, void *ctx)
@@ -166,31 +171,36 @@ static void test_exchange(void **state)
 
 enum { PART = 37, ROUNDS = 40 };
 
-/* Two slices alternate: while one is exchanged, the other is filled by adding to zeros. */
+/* Two slices of different dtypes alternate: while one is exchanged, the other is filled by adding to zeros. */
 static void exchange_behind(struct comm *c, void *ctx)
 {
+    static const enum fsdpck_dtype dtypes[] = { FSDPCK_FLOAT32, FSDPCK_BFLOAT16 };
     float into[2][PART];
     struct comm_slice slices[2];
     struct reducer *reducer;
     struct fsdpck_error err = { 0 };
     const int64_t chunk = (PART + c->nranks - 1) / c->nranks;
-    uint32_t wrong = reducer_new(c->lanes[COMM_REDUCE], NULL, &reducer, &err) != 0;
+    uint32_t wrong = reducer_new(c->lanes[COMM_REDUCE], NULL, 2, &reducer, &err) != 0;
     memset(c->contribution, 0, 2 * PART * sizeof(float));
     for (uint32_t i = 0; i < ROUNDS && !wrong; i++) {
         float *place = c->contribution + (i % 2) * PART;
-        slices[i % 2] = (struct comm_slice){ .at = (i % 2) * PART, .nelem = PART, .chunk = chunk, .into = into[i % 2] };
+        slices[i % 2] = (struct comm_slice){
+            .at = (i % 2) * PART, .nelem = PART, .chunk = chunk, .into = into[i % 2], .reduce = dtypes[i % 2]
+        };
         for (int64_t j = 0; j < PART; j++)
             place[j] += gradient(c->rank, (int64_t)i + j);
-        reducer_start(reducer, &(struct reducer_job){ &slices[i % 2], 1, c->nranks, true, true });
+        reducer_start(reducer, &(struct reducer_job){ &slices[i % 2], 1, c->nranks, true, true, i % 2, { 0 } });
         wrong += reducer_wait(reducer, i + 1 < ROUNDS ? 1 : 0, &err) != 0;
         int64_t begin, mine = comm_slice_part(&slices[0], c->rank, &begin);
         for (int64_t j = 0; j < mine && i > 0; j++) {
-            float want = gradient(0, (int64_t)i - 1 + begin + j);
+            const enum fsdpck_dtype dtype = dtypes[(i - 1) % 2];
+            float want = sent_as(dtype, 0, (int64_t)i - 1 + begin + j);
             for (uint32_t q = 1; q < c->nranks; q++)
-                want += gradient(q, (int64_t)i - 1 + begin + j);
+                want += sent_as(dtype, q, (int64_t)i - 1 + begin + j);
             wrong += into[(i - 1) % 2][j] != want;
         }
     }
+    wrong += reducer_times(reducer).waited_ns != reducer_waited_ns(reducer, 0) + reducer_waited_ns(reducer, 1);
     reducer_free(reducer);
     __atomic_fetch_add((uint32_t *)ctx, wrong, __ATOMIC_RELAXED);
 }
@@ -199,7 +209,7 @@ static void exchange_behind(struct comm *c, void *ctx)
 static void fail_behind(struct comm *c, void *ctx)
 {
     float into[PART];
-    const struct comm_slice slice = { .nelem = PART, .chunk = PART, .into = into };
+    const struct comm_slice slice = { .nelem = PART, .chunk = PART, .into = into, .reduce = FSDPCK_FLOAT32 };
     struct reducer *reducer;
     struct fsdpck_error err = { 0 };
     if (c->rank == 1) {
@@ -207,9 +217,9 @@ static void fail_behind(struct comm *c, void *ctx)
         job_status_fail(c->job_status, &err);
         return;
     }
-    int rc = reducer_new(c->lanes[COMM_REDUCE], NULL, &reducer, &err);
+    int rc = reducer_new(c->lanes[COMM_REDUCE], NULL, 2, &reducer, &err);
     for (int i = 0; i < 3 && !rc; i++) {
-        reducer_start(reducer, &(struct reducer_job){ &slice, 1, c->nranks, true, true });
+        reducer_start(reducer, &(struct reducer_job){ &slice, 1, c->nranks, true, true, 0, { 0 } });
         rc = reducer_wait(reducer, 1, &err);
     }
     if (rc == FSDPCK_ERR_PEER)
@@ -273,6 +283,17 @@ static void write_rows(struct ring_case *k, struct comm *c, uint32_t step)
     }
 }
 
+/* Brings the rows that write_rows has written to the other shard groups. */
+static int publish_rows(struct ring_case *k, struct comm *c, uint32_t step, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t g = 0; g < NGROUPS && !rc; g++) {
+        const size_t first = step ? k->groups[g].nfrozen : 0;
+        rc = c->ops->publish(c, k->groups[g].pieces + first, k->groups[g].npieces - first, err);
+    }
+    return rc ? rc : c->ops->barrier(c, "update", err);
+}
+
 /* Uses `pair` and the next are live together, like an embedding and a head. */
 static int use_all(struct ring_case *k, struct ring *ring, uint32_t step, uint32_t pair, struct fsdpck_error *err)
 {
@@ -315,16 +336,13 @@ static void gather(struct comm *c, void *ctx)
     char *memory = aligned_alloc(4096, ring_nbytes(&k->schedule, k->groups, NGROUPS) + 4096);
     const struct ring_device on = { .memory = memory }; /* no device: the data has arrived when a gather returns */
     int rc = memory ? ring_new(c->lanes[COMM_GATHER], &k->schedule, k->groups, NGROUPS, &on, &ring, &err) : -1;
-    bool all_stay = true;
-    for (uint32_t g = 0; g < NGROUPS; g++)
-        all_stay &= k->stays[g];
     for (uint32_t step = 0; step < NSTEPS && !rc; step++) {
         write_rows(k, c, step);
-        rc = c->ops->barrier(c, "update", &err);
-        ring_begin(ring, all_stay && step ? RING_TRAINED : RING_ALL, k->schedule.nentries);
+        rc = publish_rows(k, c, step, &err);
+        ring_begin(ring, step ? RING_TRAINED : RING_ALL, k->schedule.nentries);
         if (!rc)
             rc = use_all(k, ring, step, NGROUPS - 1, &err);
-        ring_begin(ring, all_stay ? RING_NOTHING : RING_ALL, k->schedule.nentries);
+        ring_begin(ring, RING_NOTHING, k->schedule.nentries);
         if (!rc && c->rank % 2)
             rc = pass_through(ring, &k->schedule, &err);
         else if (!rc)
@@ -364,29 +382,52 @@ static void make_case(struct ring_case *k, uint32_t nranks, unsigned seed)
         k->uses[k->nuses++] = (struct schedule_use){ g, true };
 }
 
+/* Shard groups of nshards ranks; nkept: as in struct mesh. */
+static void gather_on(uint32_t nranks, uint32_t nshards, uint32_t nkept, unsigned seed)
+{
+    struct ring_case k;
+    struct fsdpck_error err = { 0 };
+    make_case(&k, nranks, seed);
+    for (uint32_t g = 0; g < NGROUPS; g++) /* some are cut over all ranks */
+        for (size_t i = 0; i < k.groups[g].npieces; i++)
+            k.pieces[(size_t)(k.groups[g].pieces - k.pieces) + i].within = (g + seed) % 3 ? nshards : nranks;
+    struct schedule_group groups[NGROUPS];
+    for (uint32_t g = 0; g < NGROUPS; g++) /* groups with settings of their own, in some cases */
+        groups[g] = (struct schedule_group){ .stays = k.stays[g],
+                                             .keeps = nkept > 0 && (seed % 2 == 0 || g % 2 == 0),
+                                             .forward_prefetch = k.forward + (seed % 5 == 0 ? g % 3 : 0),
+                                             .backward_prefetch = k.backward + (seed % 7 == 0 ? g % 2 : 0) };
+    if (!k.stays[0] && k.forward == 0 && k.backward == 0)
+        groups[0].forward_prefetch = 1; /* two groups at once need two slots */
+    const struct schedule_request req = { .uses = k.uses, .groups = groups, .nuses = k.nuses, .ngroups = NGROUPS };
+    assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
+    run_ranks(nranks,
+              (struct comm_sizes){ .value_nbytes = k.nbytes,
+                                   .grad_nelem = 0,
+                                   .copies = true,
+                                   .ranks_of_copy = nshards,
+                                   .most_within = nshards,
+                                   .kept_within = nkept,
+                                   .reduce = FSDPCK_FLOAT32 },
+              600, gather, &k);
+    assert_int_equal(k.wrong, 0);
+    schedule_free(&k.schedule);
+}
+
 static void test_ring(void **state)
 {
     (void)state;
+    for (unsigned seed = 0; seed < 24; seed++)
+        gather_on(1 + seed % MAX_RANKS, 1 + seed % MAX_RANKS, 0, seed);
+}
+
+static void test_meshes(void **state)
+{
+    static const uint32_t meshes[][3] = { { 4, 2, 0 }, { 4, 1, 0 }, { 4, 4, 2 }, { 5, 1, 0 } };
+    (void)state;
     for (unsigned seed = 0; seed < 24; seed++) {
-        struct ring_case k;
-        struct fsdpck_error err = { 0 };
-        uint32_t nranks = 1 + seed % MAX_RANKS;
-        make_case(&k, nranks, seed);
-        if (!k.stays[0] && k.forward == 0 && k.backward == 0)
-            k.forward = 1; /* two groups at once need two slots */
-        const struct schedule_request req = { .uses = k.uses,
-                                              .nuses = k.nuses,
-                                              .ngroups = NGROUPS,
-                                              .forward_prefetch = k.forward,
-                                              .backward_prefetch = k.backward,
-                                              .stays = k.stays };
-        assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
-        run_ranks(
-            nranks,
-            (struct comm_sizes){ .value_nbytes = k.nbytes, .grad_nelem = 0, .copies = true, .reduce = FSDPCK_FLOAT32 },
-            600, gather, &k);
-        assert_int_equal(k.wrong, 0);
-        schedule_free(&k.schedule);
+        const uint32_t *mesh = meshes[seed % 4];
+        gather_on(mesh[0], mesh[1], mesh[2], seed / 2);
     }
 }
 
@@ -407,6 +448,21 @@ static void come_late(struct comm *c, void *ctx)
     job_status_fail(c->job_status, &err);
 }
 
+/* Rank 1 has not kept its part yet: rank 0 may not gather it. */
+static void gather_too_early(struct comm *c, void *ctx)
+{
+    const struct comm_piece piece = { .nbytes = 64, .chunk = 32 };
+    struct fsdpck_error err = { 0 };
+    char into[64];
+    if (c->rank == 1)
+        return;
+    struct comm *lane = c->lanes[COMM_GATHER];
+    lane->ops->keep(lane, &piece, 1, memset(into, 1, sizeof into));
+    int rc = lane->ops->gather(lane, COMM_KEPT, &piece, 1, into, &err);
+    if (rc == FSDPCK_ERR_IO && strstr(err.message, "in gather of parameters for rank 1 of 2"))
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+}
+
 static void fail_alone(struct comm *c, void *ctx)
 {
     struct fsdpck_error err = { 0 }, first = { 0 };
@@ -416,7 +472,7 @@ static void fail_alone(struct comm *c, void *ctx)
         return;
     }
     int rc = c->ops->barrier(c, "meeting", &err);
-    job_status_lost(c->job_status, c->rank, "was killed"); /* too late to be the first */
+    job_status_lost(c->job_status, c->rank, false, "was killed"); /* too late to be the first */
     if (rc == FSDPCK_ERR_PEER && job_status_error(c->job_status, &first) && strcmp(first.message, "no good") == 0)
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
 }
@@ -430,6 +486,16 @@ static void test_late_and_failing(void **state)
               &named);
     pthread_barrier_destroy(&both);
     assert_int_equal(named, 1);
+    run_ranks(2,
+              (struct comm_sizes){ .value_nbytes = 64,
+                                   .grad_nelem = 64,
+                                   .copies = true,
+                                   .ranks_of_copy = 2,
+                                   .most_within = 2,
+                                   .kept_within = 2,
+                                   .reduce = FSDPCK_FLOAT32 },
+              0.2, gather_too_early, &named);
+    assert_int_equal(named, 2);
     run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 600, fail_alone,
               &ended);
     assert_int_equal(ended, 2);
@@ -443,7 +509,7 @@ static void test_lost(void **state)
     assert_int_equal(job_status_new(3, 2, 8, 1, &b, &err), 0);
     job_status_at(b, 4, 12, "optimizer");
     assert_false(job_status_error(b, &err));
-    job_status_lost(b, 4, "was killed by signal 9");
+    job_status_lost(b, 4, false, "was killed by signal 9");
     assert_true(job_status_failed(b) && job_status_error(b, &err));
     assert_string_equal(err.message,
                         "rank 4 of 8 was killed by signal 9 in step 12, optimizer; the other ranks were ended");
@@ -453,9 +519,9 @@ static void test_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),         cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_reducer),          cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_late_and_failing), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_exchange), cmocka_unit_test(test_lanes),  cmocka_unit_test(test_reducer),
+        cmocka_unit_test(test_ring),     cmocka_unit_test(test_meshes), cmocka_unit_test(test_late_and_failing),
+        cmocka_unit_test(test_lost),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

@@ -9,30 +9,23 @@
 
 #include <cmocka.h>
 
-enum { MAX_NDIM = 5, MAX_NELEM = 4096 };
+#include "draw.h"
 
-static uint64_t rng = 0x9e3779b97f4a7c15u;
-static uint64_t below(uint64_t n)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (rng >> 11) % n;
-}
+enum { MAX_NDIM = 5, MAX_NELEM = 4096 };
 
 static uint32_t random_shape(uint64_t *shape)
 {
-    uint32_t ndim = (uint32_t)below(MAX_NDIM + 1);
+    uint32_t ndim = (uint32_t)draw(MAX_NDIM + 1);
     for (uint32_t d = 0; d < ndim; d++)
-        shape[d] = 1 + below(5);
+        shape[d] = 1 + draw(5);
     return ndim;
 }
 
 static void random_box(uint32_t ndim, const uint64_t *shape, uint64_t *offset, uint64_t *size)
 {
     for (uint32_t d = 0; d < ndim; d++) {
-        offset[d] = below(shape[d]);
-        size[d] = 1 + below(shape[d] - offset[d]);
+        offset[d] = draw(shape[d]);
+        size[d] = 1 + draw(shape[d] - offset[d]);
     }
 }
 
@@ -126,8 +119,7 @@ static void ranges_become_few_boxes(void **state)
     for (int round = 0; round < 2000; round++) {
         uint64_t shape[MAX_NDIM];
         uint32_t ndim = random_shape(shape);
-        uint64_t nelem = fsdpck_box_nelem(shape, ndim), begin = below(nelem + 1),
-                 end = begin + below(nelem - begin + 1);
+        uint64_t nelem = fsdpck_box_nelem(shape, ndim), begin = draw(nelem + 1), end = begin + draw(nelem - begin + 1);
         struct cutter c = { ndim, shape, begin, 0 };
         assert_int_equal(fsdpck_range_boxes(ndim, shape, begin, end, take_box, &c), 0);
         assert_int_equal(c.next, end);
@@ -156,20 +148,20 @@ static uint64_t random_strides(uint32_t ndim, const uint64_t *size, uint64_t ite
     uint32_t order[MAX_NDIM] = { 0 };
     uint64_t total = item;
     for (uint32_t d = 0; d < ndim; d++) {
-        uint32_t at = (uint32_t)below(d + 1);
+        uint32_t at = (uint32_t)draw(d + 1);
         order[d] = order[at];
         order[at] = d;
     }
-    if (below(2)) /* often plain row-major */
+    if (draw(2)) /* often plain row-major */
         for (uint32_t d = 0; d < ndim; d++)
             order[d] = ndim - 1 - d;
     *origin = 0;
     for (uint32_t i = 0; i < ndim; i++) {
         uint32_t d = order[i];
-        bool backwards = below(6) == 0;
+        bool backwards = draw(6) == 0;
         strides[d] = backwards ? -(int64_t)total : (int64_t)total;
         *origin += backwards ? (int64_t)(total * (size[d] - 1)) : 0;
-        total *= size[d] + (below(2) ? 0 : below(3));
+        total *= size[d] + (draw(2) ? 0 : draw(3));
     }
     return total;
 }
@@ -179,7 +171,7 @@ static void strided_copies_move_every_element_once(void **state)
     (void)state;
     static const uint64_t items[] = { 1, 2, 4, 8, 16, 3, 32 };
     for (int round = 0; round < 3000; round++) {
-        uint64_t size[MAX_NDIM], item = items[below(7)];
+        uint64_t size[MAX_NDIM], item = items[draw(7)];
         int64_t from[MAX_NDIM], to[MAX_NDIM], src0, dst0;
         uint32_t ndim = random_shape(size);
         uint64_t nsrc = random_strides(ndim, size, item, from, &src0),
@@ -187,7 +179,7 @@ static void strided_copies_move_every_element_once(void **state)
         unsigned char *src = malloc(nsrc), *dst = malloc(ndst), *want = malloc(ndst);
         assert_true(src && dst && want);
         for (uint64_t i = 0; i < nsrc; i++)
-            src[i] = (unsigned char)below(256);
+            src[i] = (unsigned char)draw(256);
         memset(dst, 0xee, ndst);
         memset(want, 0xee, ndst);
         for (uint64_t i = 0; i < fsdpck_box_nelem(size, ndim); i++)

@@ -41,6 +41,7 @@ static uint64_t draw(uint64_t *rng, uint64_t n)
 
 static int setup(void **state)
 {
+    static const struct fsdpck_source_ops ops = { .kind = "record" };
     struct scene *s = calloc(1, sizeof *s);
     const struct fsdpck_options opt = { .note = take_note, .ctx = s };
     struct fsdpck_error err = { 0 };
@@ -57,6 +58,7 @@ static int setup(void **state)
     assert_int_equal(fclose(f), 0);
     s->src = fsdpck_source_new(s->path, &opt, &err);
     assert_non_null(s->src);
+    s->src->ops = &ops;
     assert_int_equal(fsdpck_source_add_file(s->src, s->path, "record", -1, &s->extent.file, &err), 0);
     *state = s;
     return 0;
@@ -161,8 +163,10 @@ static void records_without_a_crc_are_counted(void **state)
     assert_null(fsdpck_checks_expect(s->src, &record, BEFORE, 0, 0)); /* empty: nothing to check */
     assert_null(fsdpck_checks_expect(s->src, &record, BEFORE, NBYTES, 0));
     fsdpck_checks_unchecked(s->src, 2);
+    assert_int_equal(fsdpck_source_nunchecked(s->src), 3);
     for (int again = 0; again < 2; again++)
         assert_int_equal(fsdpck_source_check(s->src, &err), 0);
+    assert_int_equal(fsdpck_source_nunchecked(s->src), 0);
     assert_int_equal(s->nnotes, 1);
     assert_string_equal(s->notes, "3 records have no CRC-32 to be checked by");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests which inputs the commit protocol accepts, refuses and detects: kinds of OUT, two writers, places that cannot be
- * renamed. (Crashes: test_commit_crash.c.) */
+/* Tests which inputs the commit protocol accepts, refuses and detects: kinds of OUT, places that cannot be renamed.
+ * (Two writers: test_commit_writers.c. Crashes: test_commit_crash.c.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,25 +9,21 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "below.h"
 #include "save_case.h"
+#include "save_steps.h"
 #include "tree.h"
 
-/* Contents that identify a checkpoint. */
+/* Contents that identify a checkpoint, like SAVE_NEW. */
 #define OLD "{\"format\":\"fsdpck\",\"who\":\"old\"}"
-#define NEW "{\"format\":\"fsdpck\",\"who\":\"new\"}"
-
-static const char other_uuid[] = "33333333-3333-4333-9333-333333333333";
 
 static int setup(void **state)
 {
@@ -44,15 +40,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static int begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *uuid_text,
-                 bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
-{
-    uint8_t uuid[16];
-    memset(err, 0, sizeof *err);
-    assert_true(fsdpck_uuid_parse(uuid_text, uuid));
-    return fsdpck_commit_begin(io, out, kind, kind == FSDPCK_COMMIT_FILE ? NULL : "index.json", uuid, force, c, err);
-}
-
 static void put(const char *dir, const char *name, const char *text)
 {
     char *path = tree_path(dir, name);
@@ -60,25 +47,10 @@ static void put(const char *dir, const char *name, const char *text)
     free(path);
 }
 
-/* Saves a directory with one file; returns the error code. */
-static int save_dir(const struct fsdpck_io *io, const char *out, bool force, bool *in_place, struct fsdpck_error *err)
-{
-    struct fsdpck_commit *c;
-    int rc = begin(io, out, FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, force, &c, err);
-    if (rc != 0) {
-        assert_null(c);
-        return rc;
-    }
-    if (in_place != NULL)
-        *in_place = fsdpck_commit_in_place(c);
-    assert_int_equal(fsdpck_write_file(io, fsdpck_commit_record(c), NEW, strlen(NEW), err), 0);
-    return fsdpck_commit_finish(c, err);
-}
-
 static int save_file(const struct fsdpck_io *io, const char *out, bool force, struct fsdpck_error *err)
 {
     struct fsdpck_commit *c;
-    int rc = begin(io, out, FSDPCK_COMMIT_FILE, SAVE_UUID, force, &c, err);
+    int rc = save_begin(io, out, FSDPCK_COMMIT_FILE, SAVE_UUID, force, &c, err);
     if (rc != 0)
         return rc;
     assert_string_equal(fsdpck_commit_dir(c), fsdpck_commit_record(c));
@@ -86,69 +58,56 @@ static int save_file(const struct fsdpck_io *io, const char *out, bool force, st
     return fsdpck_commit_finish(c, err);
 }
 
-static void assert_tree(const char *root, const char *want)
-{
-    char *dump = tree_dump(root);
-    assert_string_equal(dump, want);
-    free(dump);
-}
-
-static char *below(const char *root, const char *name)
-{
-    static char path[PATH_MAX];
-    assert_true(snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path);
-    return path;
-}
-
 /* ---- kinds of OUT */
 
 static void test_trailing_slashes(void **state)
 {
     struct fsdpck_error err;
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out//"), false, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out//"), false, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\n");
 }
 
 static void test_dots(void **state)
 {
     struct fsdpck_error err;
     tree_dir(*state, "a");
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "a/../b/./c/."), false, NULL, &err), 0);
-    assert_tree(*state, "a/\nb/\nb/c/\nb/c/index.json=" NEW "\n");
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "missing/../d"), false, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "a/../b/./c/."), false, NULL, &err), 0);
+    assert_tree(*state, "a/\nb/\nb/c/\nb/c/index.json=" SAVE_NEW "\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "missing/../d"), false, NULL, &err),
+                     FSDPCK_ERR_USAGE);
     assert_non_null(strstr(err.message, "'..'"));
-    assert_int_equal(save_dir(&fsdpck_io_posix, "", false, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_int_equal(save_directory(&fsdpck_io_posix, "", false, NULL, &err), FSDPCK_ERR_USAGE);
 }
 
 static void test_relative_path(void **state)
 {
     struct fsdpck_error err;
     assert_int_equal(chdir(*state), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, "x/out", false, NULL, &err), 0);
-    assert_tree(*state, "x/\nx/out/\nx/out/index.json=" NEW "\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, "x/out", false, NULL, &err), 0);
+    assert_tree(*state, "x/\nx/out/\nx/out/index.json=" SAVE_NEW "\n");
 }
 
 static void test_existing_is_refused(void **state)
 {
     struct fsdpck_error err;
     tree_file(*state, "out/mine", "1");
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "not empty"));
     assert_null(strstr(err.hint, "--force"));
     /* not a checkpoint: foreign files */
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "neither a checkpoint nor a model"));
     assert_tree(*state, "out/\nout/mine=1\n");
     tree_file(*state, "out/index.json", OLD);
     /* a checkpoint with a foreign file */
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "'mine'"));
     assert_tree(*state, "out/\nout/index.json=" OLD "\nout/mine=1\n");
     assert_int_equal(unlink(below(*state, "out/mine")), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.hint, "--force"));
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\n");
 }
 
 static void test_other_type_is_refused(void **state)
@@ -156,11 +115,11 @@ static void test_other_type_is_refused(void **state)
     struct fsdpck_error err;
     tree_file(*state, "file", "1");
     tree_dir(*state, "dir");
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "file"), true, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "file"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "dir"), true, &err), FSDPCK_ERR_EXISTS);
     assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "file"), false, &err), FSDPCK_ERR_EXISTS);
     assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "new/"), false, &err), FSDPCK_ERR_USAGE);
-    assert_int_not_equal(save_dir(&fsdpck_io_posix, below(*state, "file/out"), true, NULL, &err), 0);
+    assert_int_not_equal(save_directory(&fsdpck_io_posix, below(*state, "file/out"), true, NULL, &err), 0);
     assert_tree(*state, "dir/\nfile=1\n");
 }
 
@@ -178,14 +137,15 @@ static void test_links(void **state)
     tree_dir(*state, "disk");
     assert_int_equal(symlink("disk", below(*state, "link")), 0);
     assert_int_equal(symlink("nowhere", below(*state, "dangling")), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link"), false, NULL, &err), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link/"), true, NULL, &err), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link/sub"), false, NULL, &err), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling"), true, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "link"), false, NULL, &err), 0);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "link/"), true, NULL, &err), 0);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "link/sub"), false, NULL, &err), 0);
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "dangling"), true, NULL, &err), FSDPCK_ERR_USAGE);
     assert_non_null(strstr(err.message, "symbolic link"));
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling/sub"), true, NULL, &err), FSDPCK_ERR_USAGE);
-    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=" NEW "\ndisk/sub/\ndisk/sub/index.json=" NEW
-                        "\nlink->disk\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "dangling/sub"), true, NULL, &err),
+                     FSDPCK_ERR_USAGE);
+    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=" SAVE_NEW
+                        "\ndisk/sub/\ndisk/sub/index.json=" SAVE_NEW "\nlink->disk\n");
 }
 
 static void test_links_inside_are_not_followed(void **state)
@@ -194,8 +154,8 @@ static void test_links_inside_are_not_followed(void **state)
     tree_file(*state, "precious/data", "keep");
     tree_file(*state, "out/index.json", OLD);
     assert_int_equal(symlink("../precious", below(*state, "out/assets")), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\nprecious/\nprecious/data=keep\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\nprecious/\nprecious/data=keep\n");
 }
 
 /* ---- places that cannot be renamed */
@@ -206,11 +166,11 @@ static void test_working_directory(void **state)
     bool in_place = false;
     tree_dir(*state, "out");
     assert_int_equal(chdir(below(*state, "out")), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, &in_place, &err), 0);
+    assert_int_equal(save_directory(&fsdpck_io_posix, ".", false, &in_place, &err), 0);
     assert_true(in_place);
     assert_int_equal(access("index.json", F_OK), 0); /* the user's shell sees it without changing directory */
-    assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, NULL, &err), FSDPCK_ERR_EXISTS);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
+    assert_int_equal(save_directory(&fsdpck_io_posix, ".", false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\n");
 }
 
 static void test_fresh_mount_point(void **state)
@@ -221,9 +181,9 @@ static void test_fresh_mount_point(void **state)
     faulty_other_device(f, below(*state, "out"));
     tree_dir(*state, "out");
     tree_dir(*state, "out/lost+found");
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
     assert_true(in_place);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\nout/lost+found/\n");
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\nout/lost+found/\n");
     faulty_free(f);
 }
 
@@ -235,15 +195,15 @@ static void test_mount_point_keeps_what_is_foreign(void **state)
     tree_file(*state, "out/notes.txt", "mine");
     tree_file(*state, "out/data.distcp", "mine");
     tree_file(*state, "out/__0_0.distcp.bak", "mine");
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     tree_file(*state, "out/__12_0.distcp", "old");
     tree_file(*state, "out/__0_0-33333333-3333-4333-9333-333333333333.distcp", "old");
     tree_file(*state, "out/.metadata", "old");
     tree_file(*state, "out/assets-33333333-3333-4333-9333-333333333333/config.json", "old");
     tree_file(*state, "out/assets/picture", "mine");
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), 0);
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), true, NULL, &err), 0);
     assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/"
-                        "data.distcp=mine\nout/index.json=" NEW "\nout/notes.txt=mine\n");
+                        "data.distcp=mine\nout/index.json=" SAVE_NEW "\nout/notes.txt=mine\n");
     faulty_free(f);
 }
 
@@ -263,10 +223,10 @@ static void test_bind_mount(void **state)
             (const char *)*state);
     tree_file(*state, "mountinfo", text);
     tree_dir(*state, "out put");
-    assert_int_equal(save_dir(faulty_io(f), out, false, &in_place, &err), 0);
+    assert_int_equal(save_directory(faulty_io(f), out, false, &in_place, &err), 0);
     assert_true(in_place);
     in_place = true;
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
     assert_false(in_place);
     faulty_free(f);
     free(out);
@@ -280,12 +240,12 @@ static void test_parent_is_read_only(void **state)
     struct faulty *f = faulty_new(*state);
     faulty_read_only(f, *state);
     tree_dir(*state, "out");
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
     assert_true(in_place);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "other"), false, NULL, &err), FSDPCK_ERR_IO);
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\n");
+    assert_int_equal(save_directory(faulty_io(f), below(*state, "other"), false, NULL, &err), FSDPCK_ERR_IO);
     assert_int_equal(err.sys_errno, EACCES);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
+    assert_tree(*state, "out/\nout/index.json=" SAVE_NEW "\n");
     faulty_free(f);
 }
 
@@ -296,8 +256,8 @@ static void test_in_place_names(void **state)
     struct faulty *f = faulty_new(*state);
     faulty_other_device(f, below(*state, "out"));
     tree_dir(*state, "out");
-    assert_int_equal(begin(faulty_io(f), below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err),
-                     0);
+    assert_int_equal(
+        save_begin(faulty_io(f), below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
     assert_string_equal(fsdpck_commit_dir(c), below(*state, "out"));
     assert_string_equal(fsdpck_commit_record(c), below(*state, "out/index.json.tmp-" SAVE_UUID));
     assert_int_equal(fsdpck_commit_created(c, "__0_0.distcp", &err), FSDPCK_ERR_USAGE);
@@ -317,7 +277,7 @@ static void test_rename_is_refused(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct faulty *f = faulty_new(*state);
         faulty_fail_rename(f, below(*state, "out"), codes[i]);
-        assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), FSDPCK_ERR_IO);
+        assert_int_equal(save_directory(faulty_io(f), below(*state, "out"), true, NULL, &err), FSDPCK_ERR_IO);
         assert_int_equal(err.sys_errno, codes[i]);
         assert_non_null(strstr(err.hint, "mount point"));
         assert_tree(*state, "out/\nout/index.json=" OLD "\n");
@@ -330,119 +290,10 @@ static void test_appeared_meanwhile(void **state)
     struct fsdpck_error err;
     struct fsdpck_commit *c;
     assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+        save_begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
     tree_file(*state, "out/other", "1");
     assert_int_equal(fsdpck_commit_finish(c, &err), FSDPCK_ERR_EXISTS);
     assert_tree(*state, "out/\nout/other=1\n");
-}
-
-/* ---- two writers */
-
-static void test_two_writers(void **state)
-{
-    struct fsdpck_error err;
-    struct fsdpck_commit *a, *b;
-    assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
-    assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "./out/"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err),
-        FSDPCK_ERR_BUSY);
-    assert_non_null(strstr(err.message, SAVE_UUID));
-    assert_non_null(strstr(err.file, "out"));
-    put(fsdpck_commit_dir(a), "index.json", NEW);
-    assert_int_equal(fsdpck_commit_finish(a, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
-    assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), 0);
-    fsdpck_commit_abandon(b);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
-}
-
-static void test_other_outputs_are_free(void **state)
-{
-    struct fsdpck_error err;
-    struct fsdpck_commit *a, *b;
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err),
-                     0);
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "b"), FSDPCK_COMMIT_FILE, other_uuid, false, &b, &err), 0);
-    fsdpck_commit_abandon(b);
-    fsdpck_commit_abandon(a);
-    fsdpck_commit_abandon(NULL);
-    assert_tree(*state, "");
-}
-
-/* A killed writer leaves its lock file, which must not block others. */
-static void test_stale_lock(void **state)
-{
-    struct fsdpck_error err;
-    struct fsdpck_commit *c;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, false, &c, &err);
-        raise(SIGKILL);
-    }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status));
-    assert_true(tree_exists(*state, ".out.fsdpck-lock"));
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), 0);
-    assert_false(tree_exists(*state, ".out.fsdpck-lock"));
-    assert_true(tree_exists(*state, "out/index.json"));
-    assert_false(tree_exists(*state, "out.tmp-33333333-3333-4333-9333-333333333333")); /* its writer is dead */
-}
-
-/* Many processes at once: never two inside, while the lock file is created and removed all the time. */
-static void contend(const char *root)
-{
-    for (int i = 0; i < 50; i++) {
-        struct fsdpck_error err;
-        struct fsdpck_commit *c;
-        char uuid[] = "44444444-4444-4444-9444-444444444444";
-        snprintf(uuid, 9, "%08x", (unsigned)(getpid() * 64 + i));
-        uuid[8] = '-';
-        int rc = begin(&fsdpck_io_posix, below(root, "out"), FSDPCK_COMMIT_CHECKPOINT, uuid, true, &c, &err);
-        if (rc == FSDPCK_ERR_BUSY)
-            continue;
-        if (rc != 0 || mkdir(below(root, "inside"), 0777) != 0 || rmdir(below(root, "inside")) != 0)
-            _exit(1);
-        fsdpck_commit_abandon(c);
-    }
-    _exit(0);
-}
-
-static void test_contention(void **state)
-{
-    enum { NPROCESSES = 4 };
-    pid_t children[NPROCESSES];
-    for (int i = 0; i < NPROCESSES; i++)
-        if ((children[i] = fork()) == 0)
-            contend(*state);
-    for (int i = 0; i < NPROCESSES; i++) {
-        int status;
-        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
-        assert_int_equal(status, 0);
-    }
-    assert_tree(*state, "");
-}
-
-static void test_lock_is_not_written_through_a_link(void **state)
-{
-    struct fsdpck_error err;
-    tree_file(*state, "precious", "keep");
-    assert_int_equal(symlink("precious", below(*state, ".out.fsdpck-lock")), 0);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_IO);
-    assert_tree(*state, ".out.fsdpck-lock->precious\nprecious=keep\n");
-}
-
-static void test_file_system_without_locks(void **state)
-{
-    struct fsdpck_error err;
-    struct faulty *f = faulty_new(*state);
-    faulty_no_locks(f);
-    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
-    faulty_free(f);
 }
 
 /* ---- other cases */
@@ -453,7 +304,7 @@ static void test_abandon_removes_parents(void **state)
     struct fsdpck_commit *c;
     tree_dir(*state, "a");
     assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "a/b/c/out"), FSDPCK_COMMIT_FOLDER, SAVE_UUID, false, &c, &err), 0);
+        save_begin(&fsdpck_io_posix, below(*state, "a/b/c/out"), FSDPCK_COMMIT_FOLDER, SAVE_UUID, false, &c, &err), 0);
     tree_file(fsdpck_commit_dir(c), "sub/deep/file", "x");
     fsdpck_commit_abandon(c);
     assert_tree(*state, "a/\n");
@@ -469,7 +320,8 @@ static void test_staging_path(void **state)
     tree_dir(*state, "disk");
     assert_int_equal(symlink("disk", below(*state, "link")), 0);
     assert_int_equal(
-        begin(&fsdpck_io_posix, below(*state, "link/x/"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+        save_begin(&fsdpck_io_posix, below(*state, "link/x/"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err),
+        0);
     assert_int_equal(fsdpck_commit_staging_path(&fsdpck_io_posix, below(*state, "link/./x"), uuid, &dir, &err), 0);
     assert_string_equal(dir, fsdpck_commit_dir(c));
     free(dir);
@@ -483,7 +335,7 @@ static void test_long_names(void **state)
     memset(name, 'x', 255);
     name[255] = '\0';
     char *out = tree_path(*state, name);
-    assert_int_not_equal(save_dir(&fsdpck_io_posix, out, false, NULL, &err), 0);
+    assert_int_not_equal(save_directory(&fsdpck_io_posix, out, false, NULL, &err), 0);
     assert_true(err.message[0] != '\0');
     assert_tree(*state, "");
     free(out);
@@ -521,12 +373,6 @@ int main(void)
         T(test_in_place_names),
         T(test_rename_is_refused),
         T(test_appeared_meanwhile),
-        T(test_two_writers),
-        T(test_other_outputs_are_free),
-        T(test_stale_lock),
-        T(test_contention),
-        T(test_lock_is_not_written_through_a_link),
-        T(test_file_system_without_locks),
         T(test_abandon_removes_parents),
         T(test_staging_path),
         T(test_long_names),

@@ -71,7 +71,7 @@ static int read_all(struct world *w, struct data *out, struct fsdpck_error *err)
     for (size_t i = 0; r == 0 && i < fsdpck_source_nitems(src); i++) {
         uint64_t nbytes = fsdpck_source_item(src, i)->nbytes;
         assert_true(out->nbytes + nbytes <= sizeof out->bytes);
-        r = fsdpck_source_read_item(src, i, out->bytes + out->nbytes, nbytes, 0, err);
+        r = fsdpck_source_read_item(src, i, out->bytes + out->nbytes, err);
         out->nbytes += nbytes;
     }
     fsdpck_source_close(src);
@@ -250,6 +250,13 @@ static void flip(int fd, uint64_t at)
     assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
 }
 
+/* Threads do the same wherever the damage is, so ThreadSanitizer sees one place in 11. */
+#ifdef __SANITIZE_THREAD__
+enum { ONE_IN = 11 };
+#else
+enum { ONE_IN = 1 };
+#endif
+
 static void flips_in_every_byte_are_found(void **state)
 {
     struct world *w = *state;
@@ -258,7 +265,7 @@ static void flips_in_every_byte_are_found(void **state)
         if (compress && strcmp(file_names[i], ".metadata") == 0)
             continue;
         int fd = open_damaged(w, file_names[i], &nbytes);
-        for (uint64_t at = 0; at < nbytes; at++) {
+        for (uint64_t at = 0; at < nbytes; at += ONE_IN) {
             enum where where = where_is(w, file_names[i], at);
             flip(fd, at);
             struct found f = verify(w, file_names[i], at);
@@ -284,7 +291,7 @@ static void cuts_are_found(void **state)
         uint8_t *bytes = malloc(nbytes);
         assert_true(bytes && pread(fd, bytes, nbytes, 0) == (ssize_t)nbytes);
         for (uint64_t n = nbytes; n-- > 0;) {
-            if (n > DENSE && nbytes - n > DENSE && n % STEP != 0)
+            if ((n > DENSE && nbytes - n > DENSE && n % STEP != 0) || n % ONE_IN != 0)
                 continue;
             assert_int_equal(ftruncate(fd, (off_t)n), 0);
             verify(w, file_names[i], n);

@@ -42,7 +42,7 @@ static struct made *begin(const char *const *names, size_t nnames, const uint64_
     struct made *m = calloc(1, sizeof *m);
     m->dir = tree_new();
     for (int i = 0; i < 2; i++) {
-        fsdpck_item_place(FSDPCK_INT32, 2, size, 0, &m->at[i]);
+        fsdpck_item_lay_out(FSDPCK_INT32, 2, size, 0, &m->at[i]);
         uint8_t *payload = m->file[i] + m->at[i].head_nbytes;
         for (int k = 0; k < 4; k++)
             payload[4 * k] = (uint8_t)(4 * i + k);
@@ -327,7 +327,7 @@ static void refuse_read(struct made *m, const char *words)
 static struct made *make_with_item(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *dims)
 {
     struct made *m = begin(one_name, 1, rows, NCHUNKS);
-    fsdpck_item_place(dtype, ndim, dims, 0, &m->at[1]);
+    fsdpck_item_lay_out(dtype, ndim, dims, 0, &m->at[1]);
     uint8_t *payload = m->file[1] + m->at[1].head_nbytes;
     memset(payload, 0, 64);
     fsdpck_item_write(dtype, ndim, dims, &m->at[1], fsdpck_crc32(0, payload, m->at[1].payload_nbytes), m->file[1],

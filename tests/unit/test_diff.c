@@ -29,7 +29,7 @@ struct made {
 
 struct fixture {
     char *root;
-    char said[65536]; /* "NAME dtype|- shape|- NDIFFERENT MAX\n", or "NAME only a\n" */
+    char report[65536]; /* "NAME dtype|- shape|- NDIFFERENT MAX\n", or "NAME only a\n" */
     struct fsdpck_diff_result result;
     struct fsdpck_options opt;
     double tolerance;
@@ -80,12 +80,12 @@ static void write_safetensors(const char *path, const struct made *tensors, size
 static void on_difference(void *ctx, const struct fsdpck_difference *d)
 {
     struct fixture *x = ctx;
-    size_t n = strlen(x->said);
+    size_t n = strlen(x->report);
     if (d->a == NULL || d->b == NULL)
-        snprintf(x->said + n, sizeof x->said - n, "%s only %s\n", d->tensor, d->a != NULL ? "a" : "b");
+        snprintf(x->report + n, sizeof x->report - n, "%s only %s\n", d->tensor, d->a != NULL ? "a" : "b");
     else
-        snprintf(x->said + n, sizeof x->said - n, "%s%s%s %" PRIu64 " %g\n", d->tensor, d->same_dtype ? "" : " dtype",
-                 d->same_shape ? "" : " shape", d->ndifferent, d->max_abs);
+        snprintf(x->report + n, sizeof x->report - n, "%s%s%s %" PRIu64 " %g\n", d->tensor,
+                 d->same_dtype ? "" : " dtype", d->same_shape ? "" : " shape", d->ndifferent, d->max_abs);
 }
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total)
@@ -100,7 +100,7 @@ static int diff_paths(struct fixture *x, const char *a_path, const char *b_path)
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_source *a = opened(a_path, NULL), *b = opened(b_path, NULL);
-    x->said[0] = '\0';
+    x->report[0] = '\0';
     x->done = 0;
     int rc = fsdpck_diff(a, b, x->tolerance, &x->opt, on_difference, x, &x->result, &err);
     if (rc != 0)
@@ -127,7 +127,7 @@ static const char *diff_one(struct fixture *x, const char *a_dtype, const void *
 {
     struct made ta = { "w", a_dtype, shape, a, a_nbytes }, tb = { "w", b_dtype, shape, b, b_nbytes };
     assert_int_equal(diff(x, &ta, 1, &tb, 1), 0);
-    return x->said;
+    return x->report;
 }
 
 /* ---- */
@@ -143,7 +143,7 @@ static void test_equal(void **state)
                         { "scalar", "F32", "[]", w, 4 },
                         { "empty", "F32", "[0,3]", w, 0 } };
     assert_int_equal(diff(x, a, 3, b, 3), 0);
-    assert_string_equal(x->said, "");
+    assert_string_equal(x->report, "");
     assert_int_equal(x->result.ntensors, 3);
     assert_int_equal(x->result.ndifferent, 0);
     assert_int_equal(x->result.nskipped, 0);
@@ -169,7 +169,7 @@ static void test_names_and_shapes(void **state)
                         { "a.9", "F32", "[1]", w, 4 },
                         { "s", "F32", "[3,2]", w, 24 } };
     assert_int_equal(diff(x, a, 4, b, 4), 0);
-    assert_string_equal(x->said, "a.10 only a\na.9 only b\nb only a\nc only b\ns shape 0 0\nz 1 1.5\n");
+    assert_string_equal(x->report, "a.10 only a\na.9 only b\nb only a\nc only b\ns shape 0 0\nz 1 1.5\n");
     assert_int_equal(x->result.ntensors, 2);
     assert_int_equal(x->result.ndifferent, 6);
 }
@@ -295,7 +295,7 @@ static void test_many_tensors(void **state)
     for (uint64_t memory = 0; memory < 100000; memory += 16384) {
         x->opt.memory_nbytes = memory;
         assert_int_equal(diff(x, a, N, b, N), 0);
-        assert_string_equal(x->said, want);
+        assert_string_equal(x->report, want);
     }
 }
 
@@ -343,13 +343,13 @@ static void test_content_ids(void **state)
     convert(x, "b.safetensors", "b", 3);
     convert(x, "a", "c", 3);
     assert_int_equal(diff_paths(x, a_dir, c_dir), 0);
-    assert_string_equal(x->said, "");
+    assert_string_equal(x->report, "");
     assert_int_equal(x->result.nskipped, 2);
     assert_int_equal(diff_paths(x, a_dir, b_dir), 0);
-    assert_string_equal(x->said, "w 1 93\n");
+    assert_string_equal(x->report, "w 1 93\n");
     assert_int_equal(x->result.nskipped, 1);
     assert_int_equal(diff_paths(x, a_dir, b_path), 0); /* a kind without content ids */
-    assert_string_equal(x->said, "w 1 93\n");
+    assert_string_equal(x->report, "w 1 93\n");
     assert_int_equal(x->result.nskipped, 0);
     free(a_path);
     free(b_path);
@@ -371,7 +371,7 @@ static void test_content_id_of_another_shape(void **state)
     convert(x, "a.safetensors", "a", 2);
     convert(x, "b.safetensors", "b", 1);
     assert_int_equal(diff_paths(x, a_dir, b_dir), 0);
-    assert_string_equal(x->said, "w shape 0 0\n");
+    assert_string_equal(x->report, "w shape 0 0\n");
     free(a_path);
     free(b_path);
     free(a_dir);

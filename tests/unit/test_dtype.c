@@ -11,13 +11,7 @@
 
 #include <cmocka.h>
 
-static uint64_t rng = 88172645463325252u;
-static uint64_t next_random(void)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    return rng ^= rng << 17;
-}
+#include "draw.h"
 
 static void names_lead_to_their_dtype(void **state)
 {
@@ -176,7 +170,7 @@ static void narrowing_rounds_to_nearest_even(void **state)
     for (int k = 0; k < 2; k++) {
         uint16_t infinity = k == 0 ? 0x7c00 : 0x7f80;
         for (size_t i = 0; i < N; i++) {
-            uint64_t r = next_random();
+            uint64_t r = draw_bits();
             uint32_t r32 = (uint32_t)r;
             memcpy(&d[i], &r, 8);
             memcpy(&f[i], &r32, 4);

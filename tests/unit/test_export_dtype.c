@@ -18,6 +18,8 @@
 #include "opened.h"
 #include "tree.h"
 
+#define NOTES_NBYTES 2048 /* of all notes of one export */
+
 /* A checkpoint of model.w (float32), perhaps with a tensor of an optimizer, and the expected export. */
 struct trained {
     const char *about, *state, *config;
@@ -37,6 +39,8 @@ static const struct trained cases[] = {
       "w", FSDPCK_FLOAT32, false },
     { "another key of the state", "{\"dtype\":\"bfloat16\"}", NULL, true, false, NULL, "w", FSDPCK_FLOAT32, false },
     { "an integer's name", "{\"model_dtype\":\"int8\"}", NULL, true, false, NULL, "w", FSDPCK_FLOAT32, false },
+    { "its state, and config.json calls the model quantized", "{\"model_dtype\":\"bfloat16\"}",
+      "{\"quantization_config\":{\"quant_method\":\"any\"}}", true, false, NULL, "w", FSDPCK_FLOAT32, false },
     { "config.json", NULL, "{\"torch_dtype\":\"bfloat16\"}", true, false, NULL, "w", FSDPCK_BFLOAT16, true },
     { "config.json, the tree by name", NULL, "{\"dtype\":\"bfloat16\"}", true, false, "model", "w", FSDPCK_BFLOAT16,
       true },
@@ -82,8 +86,8 @@ static void save(const char *root, const struct trained *c)
                                              .tensors = tensors,
                                              .ntensors = c->optimizer ? 2 : 1,
                                              .state = c->state,
-                                             .made = &config,
-                                             .nmade = c->config != NULL };
+                                             .extra_assets = &config,
+                                             .nextra_assets = c->config != NULL };
     if (fsdpck_save(&req, NULL, NULL, &err) != 0)
         fail_msg("%s: %s", c->about, err.message);
     free(out);
@@ -91,12 +95,25 @@ static void save(const char *root, const struct trained *c)
 
 static void take_note(void *ctx, const char *line)
 {
-    snprintf(ctx, 512, "%s", line);
+    char *notes = ctx;
+    size_t used = strlen(notes);
+    snprintf(notes + used, NOTES_NBYTES - used, "%s\n", line);
+}
+
+/* The config.json of the export states the dtype that was chosen. */
+static void check_config(const struct trained *c, const char *to)
+{
+    char text[512] = "", *path = tree_path(to, "config.json");
+    FILE *f = fopen(path, "r");
+    if (!f || fread(text, 1, sizeof text - 1, f) == 0 || !strstr(text, fsdpck_dtype_info(c->want)->name))
+        fail_msg("%s: config.json is '%s'", c->about, text);
+    fclose(f);
+    free(path);
 }
 
 static void check(const struct trained *c)
 {
-    char *root = tree_new(), *from = tree_path(root, "ckpt"), *to = tree_path(root, "out"), notes[512] = "";
+    char *root = tree_new(), *from = tree_path(root, "ckpt"), *to = tree_path(root, "out"), notes[NOTES_NBYTES] = "";
     struct fsdpck_error err = { 0 };
     const struct fsdpck_options opt = { .note = take_note, .ctx = notes };
     const struct fsdpck_export_request req = {
@@ -114,6 +131,8 @@ static void check(const struct trained *c)
     if ((strstr(notes, "the model's own dtype") != NULL) != c->told)
         fail_msg("%s: it says '%s'", c->about, notes);
     fsdpck_source_close(src);
+    if (c->told && c->config)
+        check_config(c, to);
     tree_remove(root);
     free(root);
     free(from);

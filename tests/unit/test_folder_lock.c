@@ -16,6 +16,7 @@
 
 #include <fsdpck/lock.h>
 
+#include "below.h"
 #include "save_case.h"
 #include "tree.h"
 
@@ -30,21 +31,6 @@ static int teardown(void **state)
     tree_remove(*state);
     free(*state);
     return 0;
-}
-
-static void assert_tree(const char *root, const char *want)
-{
-    char *dump = tree_dump(root);
-    assert_string_equal(dump, want);
-    free(dump);
-}
-
-/* Valid until the next call. */
-static const char *below(const char *root, const char *name)
-{
-    static char path[4096];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    return path;
 }
 
 static void refused(const char *folder, const struct fsdpck_options *opt, const char *words)

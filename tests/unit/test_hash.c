@@ -14,16 +14,9 @@
 
 #include <cmocka.h>
 
-enum { NBYTES = 300000 };
+#include "draw.h"
 
-static uint64_t seed = 88172645463325252u;
-static uint64_t draw(uint64_t below)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed % below;
-}
+enum { NBYTES = 300000 };
 
 static int make_bytes(void **state)
 {

@@ -103,6 +103,17 @@ static void cached_reads_tell_the_truth(void **state)
     io->close(NULL, fd);
 }
 
+static void memory_is_told_from_disks(void **state)
+{
+    (void)state;
+    const int here = io->in_memory(NULL, at("."));
+    assert_true(here == 0 || here == 1);
+    assert_int_equal(io->in_memory(NULL, "/proc"), 0);
+    assert_int_equal(io->in_memory(NULL, at("not there")), -ENOENT);
+    if (access("/dev/shm", W_OK) == 0)
+        assert_int_equal(io->in_memory(NULL, "/dev/shm"), 1);
+}
+
 static void stat_types_and_links(void **state)
 {
     (void)state;
@@ -394,6 +405,7 @@ int main(void)
         cmocka_unit_test(create_never_replaces),
         cmocka_unit_test(transfers_and_sizes),
         cmocka_unit_test(cached_reads_tell_the_truth),
+        cmocka_unit_test(memory_is_told_from_disks),
         cmocka_unit_test(stat_types_and_links),
         cmocka_unit_test(renames),
         cmocka_unit_test(directories),

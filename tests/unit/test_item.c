@@ -85,7 +85,7 @@ static void check(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
     uint64_t nbytes = fsdpck_dtype_info(dtype)->nbytes;
     for (uint32_t d = 0; d < ndim; d++)
         nbytes *= size[d];
-    fsdpck_item_place(dtype, ndim, size, begin, &s.at);
+    fsdpck_item_lay_out(dtype, ndim, size, begin, &s.at);
     assert_int_equal(s.at.begin, begin);
     assert_int_equal(s.at.payload_nbytes, nbytes);
     assert_true(s.at.head_nbytes <= FSDPCK_ITEM_HEAD_MAX && s.at.tail_nbytes <= FSDPCK_ITEM_TAIL_MAX);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson.
- * Output of json_write.c reads back. */
+/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson. */
 #include "base/json_read.h"
 #include "base/json_write.h"
-#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,14 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-static uint64_t seed = 0x2545F4914F6CDD1D;
-static uint64_t draw(uint64_t below)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed % below;
-}
+#include "draw.h"
 
 /* Reads text from memory of its exact size, so that a sanitizer detects reads beyond it. */
 static bool accepts(const char *text, size_t nbytes, struct fsdpck_error *err)
@@ -428,87 +419,6 @@ static void same_as_jansson(void **state)
     assert_true(nvalid > 10000 && ninvalid > 3000);
 }
 
-static void what_is_written_comes_back(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 500; i++) {
-        char s[40] = "";
-        for (size_t n = (size_t)draw(30), k = 0; k < n; k++)
-            s[k] = (char)(1 + draw(127));
-        memcpy(s + strlen(s), "\xc3\xa9", 3);
-        struct fsdpck_text t = { 0 };
-        struct fsdpck_json j;
-        struct fsdpck_error err = { 0 };
-        fsdpck_text_json(&t, s);
-        json_t *theirs = json_loadb(t.data, t.nbytes, JSON_DECODE_ANY, NULL);
-        assert_string_equal(json_string_value(theirs), s);
-        json_decref(theirs);
-        fsdpck_json_begin(&j, "f", 0, t.data, t.nbytes, &err);
-        const char *ours = fsdpck_json_string(&j);
-        assert_non_null(ours);
-        assert_string_equal(ours, s);
-        fsdpck_json_end(&j);
-        assert_false(j.failed);
-        fsdpck_json_free(&j);
-        fsdpck_text_free(&t);
-    }
-}
-
-static void writer_forms(void **state)
-{
-    (void)state;
-    struct fsdpck_text t = { 0 };
-    const struct fsdpck_key path[] = { { "optim", 0 }, { NULL, 3 }, { "a\"\n\x01", 0 } };
-    const uint64_t numbers[] = { 0, 7, UINT64_MAX };
-    const uint8_t bytes[] = { 0, 255, 0x1a };
-    fsdpck_text_json_path(&t, path, 3);
-    fsdpck_text_printf(&t, " %d ", -5);
-    fsdpck_text_json_u64s(&t, numbers, 3);
-    fsdpck_text_json_u64s(&t, NULL, 0);
-    fsdpck_text_hex(&t, bytes, 3);
-    fsdpck_text_hex(&t, NULL, 0);
-    const char *want = "[\"optim\",3,\"a\\\"\\n\\u0001\"] -5 [0,7,18446744073709551615][]\"00ff1a\"\"\"";
-    assert_string_equal(t.data, want);
-    assert_int_equal(t.nbytes, strlen(want));
-    for (int i = 0; i < 1000; i++)
-        fsdpck_text_printf(&t, "%d", i);
-    assert_int_equal(strlen(t.data), t.nbytes);
-    assert_int_equal(fsdpck_text_check(&t, NULL), 0);
-    fsdpck_text_free(&t);
-
-    uint8_t back[3];
-    assert_true(fsdpck_hex_parse("00ff1a", back, 3));
-    assert_memory_equal(back, bytes, 3);
-    assert_false(fsdpck_hex_parse("00FF1a", back, 3) || fsdpck_hex_parse("00ff1", back, 3) ||
-                 fsdpck_hex_parse("00ff1g", back, 3));
-}
-
-/* By definition: every code point except surrogates has one encoding, the shortest. */
-static void utf8_by_enumeration(void **state)
-{
-    (void)state;
-    size_t nvalid = 0;
-    for (uint32_t x = 0; x < 1u << 24; x += 1 + (uint32_t)draw(50)) {
-        const unsigned char b[3] = { (unsigned char)(x >> 16), (unsigned char)(x >> 8), (unsigned char)x };
-        json_t *theirs = json_stringn((const char *)b, 3);
-        assert_int_equal(fsdpck_utf8_valid((const char *)b, 3), theirs != NULL);
-        nvalid += theirs != NULL;
-        json_decref(theirs);
-    }
-    assert_true(nvalid > 1000);
-    for (int i = 0; i < 100000; i++) {
-        char s[24];
-        size_t n = 20 + draw(4), at = draw(16);
-        memset(s, 'a', sizeof s);
-        s[at] = (char)(0xF0 + draw(6));
-        for (size_t k = 1; k < 4; k++)
-            s[at + k] = (char)(0x80 + draw(draw(20) == 0 ? 128 : 64));
-        json_t *theirs = json_stringn(s, n);
-        assert_int_equal(fsdpck_utf8_valid(s, n), theirs != NULL);
-        json_decref(theirs);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -519,9 +429,6 @@ int main(void)
         cmocka_unit_test(wrong_types_are_said),
         cmocka_unit_test(after_a_failure_calls_do_nothing),
         cmocka_unit_test(same_as_jansson),
-        cmocka_unit_test(what_is_written_comes_back),
-        cmocka_unit_test(writer_forms),
-        cmocka_unit_test(utf8_by_enumeration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "engine/value_view.h"
 #include "model.h"
 #include "tensor/box.h"
 
@@ -26,10 +27,22 @@ struct scene { /* a source, a selection of the same tensors, and chunks */
     struct fsdpck_transfer t;
 };
 
+static const struct fsdpck_source_ops stored;
+
+static bool is_second(const struct fsdpck_source *src, size_t ordinal)
+{
+    (void)src;
+    return ordinal == 1;
+}
+
+static const struct fsdpck_values second_is_late = { .late = is_second };
+static const struct fsdpck_source_ops computed = { .values = &second_is_late };
+
 static struct scene *new_scene(void)
 {
     struct scene *s = calloc(1, sizeof *s);
     assert_non_null(s);
+    s->src.ops = &stored;
     s->src.tensors = (struct fsdpck_vec){ .data = s->tensors, .item_nbytes = sizeof *s->tensors };
     s->selection.tensors = s->chosen;
     s->t = (struct fsdpck_transfer){ .src = &s->src, .selection = &s->selection, .chunks = s->chunks };
@@ -215,11 +228,40 @@ static void test_nothing(void **state)
     free(s);
 }
 
+/* Lanes of a late tensor come last, in their order; where chunks are compressed, their order in the file counts. */
+static void test_late(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = { 3, 5 }, first[] = { 0, 0 }, third[] = { 1, 0 }, one[] = { 1, 5 }, two[] = { 2, 5 };
+    const uint32_t wanted[] = { 0, 2, 3, 1, 1 };
+    for (int compress = 0; compress < 2; compress++) {
+        struct scene *s = new_scene();
+        struct fsdpck_lanes lanes;
+        struct fsdpck_error err = { 0 };
+        s->src.ops = &computed;
+        s->t.compress = compress;
+        for (uint32_t i = 0; i < MAX_TENSORS; i++) {
+            add_tensor(s, FSDPCK_FLOAT32, 2, shape);
+            if (i == 1)
+                add_chunk(s, i, first, one, true);
+            add_chunk(s, i, i == 1 ? third : first, i == 1 ? two : shape, true);
+        }
+        assert_int_equal(fsdpck_lanes_make(&s->t, 8, &lanes, &err), 0);
+        assert_int_equal(lanes.count, 5);
+        for (size_t i = 0; i < 5; i++)
+            assert_int_equal(lanes.list[i].tensor, compress ? (i ? i - (i > 1) : 0) : wanted[i]);
+        assert_true(compress || lanes.list[3].begin < lanes.list[4].begin);
+        fsdpck_lanes_free(&lanes);
+        free(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_chunks),
         cmocka_unit_test(test_long_chunks),
+        cmocka_unit_test(test_late),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -302,7 +302,7 @@ static void configurations_that_make_no_sense_are_refused(void **state)
         { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":3}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"e\":3}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":{\"e\":[3]}}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"target_parameters\":[\"x\"]}", FSDPCK_ERR_UNSUPPORTED },
+        { "{\"peft_type\":\"LORA\",\"target_parameters\":\"x\"}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"init_lora_weights\":\"olora\"}", FSDPCK_ERR_UNSUPPORTED },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -15,7 +15,8 @@
 #include "base/ioutil.h"
 #include "torch/pickle/pickle.h"
 
-static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *", "builtins getattr", NULL };
+static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *",
+                                       "below.* *",  "builtins getattr",        NULL };
 
 #define BYTES(text) text, sizeof(text) - 1
 
@@ -242,6 +243,23 @@ static void test_getattr(void **state)
            FSDPCK_ERR_FORMAT, 40, "REDUCE wants a name");
 }
 
+/* "below.* *": modules below that one, plain names, and nothing that only begins so. */
+static void test_modules_below(void **state)
+{
+    (void)state;
+    fsdpck_pickle_free(parse(BYTES("\x80\x02"
+                                   "cbelow.a.b\nC\n.")));
+    refuse(BYTES("\x80\x02"
+                 "cbelow\nC\n."),
+           FSDPCK_ERR_UNSUPPORTED, 2, "'below.C'");
+    refuse(BYTES("\x80\x02"
+                 "cbelows.a\nC\n."),
+           FSDPCK_ERR_UNSUPPORTED, 2, "'belows.a.C'");
+    refuse(BYTES("\x80\x02"
+                 "cbelow.a\nos.C\n."),
+           FSDPCK_ERR_UNSUPPORTED, 2, "'below.a.os.C'");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -373,8 +391,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_integers),   cmocka_unit_test(test_scalars), cmocka_unit_test(test_containers),
         cmocka_unit_test(test_list_grows), cmocka_unit_test(test_dicts),   cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_memo),       cmocka_unit_test(test_getattr), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cycles),     cmocka_unit_test(test_depth),   cmocka_unit_test(test_real),
+        cmocka_unit_test(test_memo),       cmocka_unit_test(test_getattr), cmocka_unit_test(test_modules_below),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_cycles),  cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

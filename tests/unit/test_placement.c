@@ -11,18 +11,10 @@
 
 #include <cmocka.h>
 
+#include "draw.h"
 #include "tensor/box.h"
 
 enum { MAX_ROWS = 64, NDIM = 3 };
-
-static uint64_t rng = 0x2545f4914f6cdd1du;
-static uint64_t below(uint64_t n)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (rng >> 11) % n;
-}
 
 struct rows {
     uint64_t at[MAX_ROWS];
@@ -102,27 +94,27 @@ static void check_rank(const struct fsdpck_mesh *mesh, const struct fsdpck_place
 
 static void random_placement(struct fsdpck_placement *p)
 {
-    uint64_t kind = below(4);
+    uint64_t kind = draw(4);
     *p = (struct fsdpck_placement){ kind == 0   ? FSDPCK_REPLICATE
                                     : kind == 1 ? FSDPCK_STRIDED_SHARD
                                                 : FSDPCK_SHARD,
-                                    (uint32_t)below(NDIM), 0 };
+                                    (uint32_t)draw(NDIM), 0 };
     if (p->kind == FSDPCK_STRIDED_SHARD)
-        p->split = 1 + (uint32_t)below(5);
+        p->split = 1 + (uint32_t)draw(5);
 }
 
 static void random_meshes_cover_everything_once(void **state)
 {
     (void)state;
     for (int round = 0; round < 500; round++) {
-        struct fsdpck_mesh mesh = { .ndim = 1 + (uint32_t)below(3) };
+        struct fsdpck_mesh mesh = { .ndim = 1 + (uint32_t)draw(3) };
         struct fsdpck_placement p[3];
-        uint64_t shape[NDIM] = { 1 + below(17), 1 + below(9), 1 + below(4) }, nelem = shape[0] * shape[1] * shape[2];
-        uint64_t ordinal = below(100000);
+        uint64_t shape[NDIM] = { 1 + draw(17), 1 + draw(9), 1 + draw(4) }, nelem = shape[0] * shape[1] * shape[2];
+        uint64_t ordinal = draw(100000);
         unsigned char *total = calloc(nelem, 1);
         assert_non_null(total);
         for (uint32_t m = 0; m < mesh.ndim; m++) {
-            mesh.sizes[m] = 1 + (uint32_t)below(5);
+            mesh.sizes[m] = 1 + (uint32_t)draw(5);
             random_placement(&p[m]);
         }
         for (uint32_t rank = 0; rank < fsdpck_mesh_nranks(&mesh); rank++) {

@@ -66,6 +66,7 @@ static int walk(const void *bytes, size_t nbytes, const char *tree, struct leave
 {
     struct fsdpck_pickle *p = parse(bytes, nbytes);
     struct fsdpck_pt_walk w = { .p = p,
+                                .root = fsdpck_pickle_root(p),
                                 .file = "f",
                                 .nbytes = nbytes,
                                 .tree = tree,

@@ -70,7 +70,7 @@ static void refuse(const char *name, const char *fragment)
     assert_int_equal(fsdpck_error_exit_code(rc), 3);
     fsdpck_error_format(&err, line, sizeof line);
     if (!strstr(line, fragment) || strchr(line, '\n'))
-        fail_msg("said '%s', wanted '%s' in it", line, fragment);
+        fail_msg("'%s', wanted '%s' in it", line, fragment);
 }
 
 static void accept(const char *name, size_t ntensors)

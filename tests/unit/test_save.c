@@ -109,6 +109,8 @@ static void test_existing_output(void **state)
         save_job_succeeds(&job);
         struct fsdpck_error err = save_job_fails(&job, 0);
         assert_int_equal(err.code, FSDPCK_ERR_EXISTS);
+        if (nranks > 1) /* the others did not fail themselves */
+            assert_int_equal(save_job_fails(&job, 1).code, FSDPCK_ERR_PEER);
         save_job_check(&job);
         char *root = other.root, *out = other.out;
         other.root = job.root, other.out = job.out, other.force = true, other.state = "{\"again\":true}";
@@ -121,13 +123,40 @@ static void test_existing_output(void **state)
     }
 }
 
+static void ask_to_stop(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)total_nbytes;
+    *(volatile int *)ctx = done_nbytes != 0;
+}
+
+/* One that asks while the last box is reported can still keep the save from being committed. */
+static void test_stop_at_the_end(void **state)
+{
+    (void)state;
+    static const float data[4];
+    static const uint64_t shape[1] = { 4 }, offset[1] = { 0 };
+    volatile int stop = 0;
+    const struct fsdpck_save_box box = { .offset = offset, .size = shape, .data = data };
+    const struct fsdpck_save_tensor tensor = {
+        .name = "t", .dtype = FSDPCK_FLOAT32, .ndim = 1, .shape = shape, .boxes = &box, .nboxes = 1
+    };
+    struct save_job job = save_job_new(700, 1);
+    const struct fsdpck_save_request req = { .out = job.out, .nranks = 1, .tensors = &tensor, .ntensors = 1 };
+    const struct fsdpck_options opt = { .progress = ask_to_stop, .ctx = (void *)&stop, .stop = &stop };
+    struct fsdpck_error err = { 0 };
+    assert_int_equal(fsdpck_save(&req, &opt, NULL, &err), FSDPCK_ERR_STOPPED);
+    assert_true(stop);
+    assert_false(tree_exists(job.root, "out"));
+    stop = 0;
+    assert_int_equal(fsdpck_save(&req, NULL, NULL, NULL), 0);
+    save_job_free(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_saves),
-        cmocka_unit_test(test_large_boxes),
-        cmocka_unit_test(test_assets),
-        cmocka_unit_test(test_existing_output),
+        cmocka_unit_test(test_random_saves),    cmocka_unit_test(test_large_boxes),     cmocka_unit_test(test_assets),
+        cmocka_unit_test(test_existing_output), cmocka_unit_test(test_stop_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,7 +168,7 @@ static void refuse(struct fsdpck_source *s, const struct fsdpck_select *select, 
     struct fsdpck_error err = { 0 };
     assert_int_equal(fsdpck_selection_make(s, select, policy, &sel, &err), FSDPCK_ERR_USAGE);
     if (!strstr(err.message, fragment))
-        fail_msg("said '%s', wanted '%s' in it", err.message, fragment);
+        fail_msg("'%s', wanted '%s' in it", err.message, fragment);
     assert_null(sel.tensors);
 }
 
@@ -332,6 +332,15 @@ static void renames_keep_the_nesting(void **state)
     refuse(s, &later, FSDPCK_TREE_KEEP, "--rename: 'model.norm=n' is never used");
     refuse(s, &empty, FSDPCK_TREE_KEEP, "renaming 'flat.w' leaves no name");
     refuse(s, &same, FSDPCK_TREE_KEEP, "two entries would both be called 'flat.w'");
+    /* anywhere in the name, each time, and before prefixes */
+    const struct fsdpck_pair inside[] = { { "*.layers.", ".blocks." }, { "model.", "m." } },
+                             every[] = { { "*o", "oo" } }, none[] = { { "*.layres.", "." } }, star[] = { { "*", "x" } };
+    struct fsdpck_select both = { .rename = inside, .nrename = 2 }, each = { .rename = every, .nrename = 1 },
+                         absent = { .rename = none, .nrename = 1 }, bare = { .rename = star, .nrename = 1 };
+    check(s, &both, FSDPCK_TREE_KEEP, "m.blocks.0.w[m|blocks.0.w] m.norm[m|norm] flat.w[flat.w]");
+    check(s, &each, FSDPCK_TREE_KEEP, "moodel.layers.0.w[moodel|layers.0.w] moodel.noorm[moodel|noorm] flat.w[flat.w]");
+    refuse(s, &absent, FSDPCK_TREE_KEEP, "--rename: no tensor matches '*.layres.'");
+    refuse(s, &bare, FSDPCK_TREE_KEEP, "--rename: no name begins with '*'");
     const struct fsdpck_pair typo[] = { { "flat.", "a." }, { "modle.", "b." } };
     struct fsdpck_select mistyped = { .rename = typo, .nrename = 2 };
     refuse(s, &mistyped, FSDPCK_TREE_KEEP, "--rename: no name begins with 'modle.'");

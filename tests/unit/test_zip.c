@@ -49,7 +49,7 @@ static int open_at(struct bytes *b, uint64_t offset, uint64_t nbytes, struct fsd
 static struct bytes our_item(uint64_t nelem)
 {
     struct fsdpck_item_layout at;
-    fsdpck_item_place(FSDPCK_UINT8, 1, &nelem, 5, &at);
+    fsdpck_item_lay_out(FSDPCK_UINT8, 1, &nelem, 5, &at);
     struct bytes b = { NULL, at.begin + at.head_nbytes + at.payload_nbytes + at.tail_nbytes };
     b.data = calloc(b.nbytes, 1);
     uint8_t *payload = b.data + at.begin + at.head_nbytes;

@@ -174,7 +174,7 @@ static float sum_exp(const float *x, float factor, float shift, int64_t n)
     return vsum(s);
 }
 
-static float expo(float *y, const float *x, float factor, float shift, int64_t n)
+static float exp_strip(float *y, const float *x, float factor, float shift, int64_t n)
 {
     vf s = { 0 };
     for (int64_t i = 0; i < n; i += VL) {
@@ -185,7 +185,7 @@ static float expo(float *y, const float *x, float factor, float shift, int64_t n
     return vsum(s);
 }
 
-static void soft_grad(float *ds, const float *p, const float *dp, float delta, float factor, int64_t n)
+static void softmax_grad(float *ds, const float *p, const float *dp, float delta, float factor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         ds[i] = p[i] * (dp[i] - delta) * factor;
@@ -221,10 +221,12 @@ const struct cpu_simd SIMD_TABLE = {
     .swiglu_grad = swiglu_grad,
     .max = max,
     .sum_exp = sum_exp,
-    .exp = expo,
-    .soft_grad = soft_grad,
+    .exp = exp_strip,
+    .softmax_grad = softmax_grad,
     .adamw = adamw,
     .dropout = SIMD_DROPOUT,
     .dot_rows = SIMD_DOT_ROWS,
     .sum_scaled_rows = SIMD_SUM_SCALED_ROWS,
+    .scale_e4m3 = SIMD_SCALE_E4M3,
+    .scale_nibbles = SIMD_SCALE_NIBBLES,
 };

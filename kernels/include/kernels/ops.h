@@ -8,6 +8,7 @@
 
 #include <kernels/attention.h>
 #include <kernels/decode.h>
+#include <kernels/dequantize.h>
 #include <kernels/dora.h>
 #include <kernels/elementwise.h>
 #include <kernels/gemm.h>
@@ -40,6 +41,7 @@ extern "C" {
     OP(lora_down, lora) OP(lora_up_grad, lora) OP(lora_grad_a, lora) OP(lora_grad_b, lora) \
     OP(dora_norm, dora_norm) OP(dora_scale, dora_scale) OP(dora_grad, dora_grad) \
     OP(uniform, uniform) OP(dropout, dropout) \
+    OP(dequantize, dequantize) \
     OP(gemv, gemv) OP(attention_one, attention_one) \
     OP(adamw, adamw) OP(sum_squares, sum_squares)
 /* clang-format on */

@@ -22,9 +22,9 @@ struct kern_recording;
 
 /* A kind of device. kern_device_find returns it; it stays valid for ever. */
 struct kern_device {
-    const char *name; /* "cpu", "cuda" */
-    bool apart; /* true: the device has its own memory (KERN_MEMORY_DEVICE), which the host cannot read, and its kernels
-                   read no other. false: device memory is host memory */
+    const char *name;     /* "cpu", "cuda" */
+    bool separate_memory; /* true: the device has its own memory (KERN_MEMORY_DEVICE), which the host cannot read, and
+                   its kernels read no other. false: device memory is host memory */
     int64_t row_unit; /* height of a tile; callers round recurring numbers of rows (tokens) up to a multiple of it, so
                          that few shapes occur and each is chosen once */
     const struct kern_ops *ops;

@@ -165,7 +165,7 @@ static void put_escaped(struct line *l, const char *s)
     }
 }
 
-static void put_place(struct line *l, const struct fsdpck_error *err)
+static void put_location(struct line *l, const struct fsdpck_error *err)
 {
     char number[32];
     if (err->file[0] == '\0')
@@ -181,7 +181,7 @@ char *fsdpck_error_format(const struct fsdpck_error *err, char *buf, size_t nbyt
     if (nbytes == 0)
         return buf;
     struct line l = { buf, nbytes, 0, false };
-    put_place(&l, err);
+    put_location(&l, err);
     if (err->tensor[0] != '\0') {
         put(&l, "tensor '", 8);
         put_escaped(&l, err->tensor);

@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,6 +38,8 @@ static int posix_open(void *ctx, const char *path, int flags, unsigned mode)
         how |= O_DIRECT;
     if (flags & FSDPCK_OPEN_DIRECTORY)
         how |= O_DIRECTORY;
+    if (flags & FSDPCK_OPEN_UNNAMED)
+        how |= O_TMPFILE;
     return result((int)TEMP_FAILURE_RETRY(open(path, how, (mode_t)mode)));
 }
 
@@ -255,6 +259,14 @@ static int64_t posix_now_ns(void *ctx)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static int posix_in_memory(void *ctx, const char *path)
+{
+    (void)ctx;
+    struct statfs st;
+    int rc = result((int)TEMP_FAILURE_RETRY(statfs(path, &st)));
+    return rc < 0 ? rc : st.f_type == TMPFS_MAGIC || st.f_type == RAMFS_MAGIC;
+}
+
 const struct fsdpck_io fsdpck_io_posix = {
     .open = posix_open,
     .close = posix_close,
@@ -278,4 +290,5 @@ const struct fsdpck_io fsdpck_io_posix = {
     .lock_probe = posix_lock_probe,
     .random = posix_random,
     .now_ns = posix_now_ns,
+    .in_memory = posix_in_memory,
 };

@@ -41,12 +41,13 @@ enum fsdpck_json_type {
     FSDPCK_JSON_BAD
 };
 
+/* Begins to read text (nbytes), which must live until the last call. err may be NULL. */
 void fsdpck_json_begin(struct fsdpck_json *j, const char *file, uint64_t base, const char *text, size_t nbytes,
                        struct fsdpck_error *err);
-void fsdpck_json_free(struct fsdpck_json *j);
+void fsdpck_json_free(struct fsdpck_json *j); /* the last string becomes invalid */
 enum fsdpck_json_type fsdpck_json_peek(
     struct fsdpck_json *j); /* type of the next value; consumes only white space; BAD sets no error */
-bool fsdpck_json_object(struct fsdpck_json *j);
+bool fsdpck_json_object(struct fsdpck_json *j); /* opens an object; false on failure, as for an array */
 bool fsdpck_json_array(struct fsdpck_json *j);
 /* Reads the next key of the open object, unescaped, NUL-terminated, valid until the next string is read. Refuses a NUL
  * inside a string. */

@@ -9,6 +9,7 @@
 #include "base/buffer.h"
 #include "base/fdcache.h"
 #include "base/ioutil.h"
+#include "base/pool.h"
 
 #define DIRECT_MIN_NBYTES (128u << 10)
 
@@ -48,8 +49,12 @@ struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const 
     return o;
 }
 
-static int create_one(const struct fsdpck_io *io, const struct fsdpck_out_file *f, struct fsdpck_error *err)
+static int create_one(void *ctx, size_t i, unsigned worker, struct fsdpck_error *err)
 {
+    const struct fsdpck_out_files *o = ctx;
+    const struct fsdpck_io *io = o->io;
+    const struct fsdpck_out_file *f = &o->files[i];
+    (void)worker;
     int fd = io->open(io->ctx, f->path, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
     if (fd < 0)
         return fsdpck_error_sys(err, -fd, f->path, "cannot create");
@@ -62,14 +67,11 @@ static int create_one(const struct fsdpck_io *io, const struct fsdpck_out_file *
     return !rc && c < 0 ? fsdpck_error_sys(err, -c, f->path, "cannot close") : rc;
 }
 
-int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err)
+/* Several at a time: a file system in memory allocates every page here, as slowly as it copies one. */
+int fsdpck_out_files_create(struct fsdpck_out_files *o, unsigned nthreads, const volatile int *stop,
+                            struct fsdpck_error *err)
 {
-    for (size_t i = 0; i < o->nfiles; i++) {
-        int rc = create_one(o->io, &o->files[i], err);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    return fsdpck_pool_run(nthreads, o->nfiles, create_one, o, stop, err);
 }
 
 static int write_cached(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes,

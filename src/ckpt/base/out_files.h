@@ -16,8 +16,10 @@ struct fsdpck_out_files; /* opaque */
 /* files[] must outlive it. Creates no file yet. */
 struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files,
                                               size_t nfiles, struct fsdpck_error *err);
-/* Creates every file with its size. Reserves blocks if the file system can, so that a full disk is detected here. */
-int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err);
+/* Creates every file with its size, up to nthreads at a time. Reserves blocks if the file system can, so that a full
+ * disk is detected here. stop: see fsdpck_options. */
+int fsdpck_out_files_create(struct fsdpck_out_files *o, unsigned nthreads, const volatile int *stop,
+                            struct fsdpck_error *err);
 /* Writes all of data. If address and offset are congruent modulo 4096, writes whole pages of large writes directly.
  * Thread-safe for ranges that do not overlap. */
 int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes,

@@ -51,11 +51,11 @@ const char *fsdpck_commit_record(const struct fsdpck_commit *c)
 
 void fsdpck_commit_free(struct fsdpck_commit *c)
 {
-    fsdpck_lock_leave(c->io, &c->writer);
-    fsdpck_lock_leave(c->io, &c->inner_lock);
-    fsdpck_lock_leave(c->io, &c->lock);
+    fsdpck_lock_release(c->io, &c->writer);
+    fsdpck_lock_release(c->io, &c->inner_lock);
+    fsdpck_lock_release(c->io, &c->lock);
     fsdpck_output_free(&c->output);
-    fsdpck_strings_free(&c->made);
+    fsdpck_strings_free(&c->made_parents);
     fsdpck_strings_free(&c->old);
     free(c->out);
     free(c->record_name);
@@ -66,9 +66,9 @@ void fsdpck_commit_free(struct fsdpck_commit *c)
 
 bool fsdpck_commit_end_writer(struct fsdpck_commit *c, bool clean)
 {
-    bool gone = clean && fsdpck_lock_drop(c->io, &c->writer);
-    fsdpck_lock_drop(c->io, &c->inner_lock);
-    fsdpck_lock_drop(c->io, &c->lock);
+    bool gone = clean && fsdpck_lock_remove(c->io, &c->writer);
+    fsdpck_lock_remove(c->io, &c->inner_lock);
+    fsdpck_lock_remove(c->io, &c->lock);
     return gone;
 }
 
@@ -82,8 +82,8 @@ bool fsdpck_commit_remove_staging(struct fsdpck_commit *c)
 
 static void remove_parents(struct fsdpck_commit *c)
 {
-    char **made = c->made.data;
-    for (size_t i = c->made.count; i-- > 0;)
+    char **made = c->made_parents.data;
+    for (size_t i = c->made_parents.count; i-- > 0;)
         if (c->io->rmdir(c->io->ctx, made[i]) != 0)
             return; /* another process put something there */
 }
@@ -96,7 +96,7 @@ void fsdpck_commit_abandon(struct fsdpck_commit *c)
     if (c->writer.fd >= 0 && c->in_place)
         clean = fsdpck_in_place_undo(c->io, c->output.path, c->uuid, NULL) == 0;
     else if (c->staged)
-        clean = fsdpck_commit_remove_staging(c) && !c->old_stays;
+        clean = fsdpck_commit_remove_staging(c) && !c->old_remains;
     fsdpck_commit_end_writer(c, clean);
     remove_parents(c);
     fsdpck_commit_free(c);
@@ -123,7 +123,7 @@ static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_sta
     return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
 }
 
-static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own *own, const char *foreign,
+static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_ownership *own, const char *foreign,
                           struct fsdpck_error *err)
 {
     int rc;
@@ -143,7 +143,7 @@ static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own
 
 /* --force replaces an older result only. Replacing a directory removes all its contents, so a mistyped OUT must not
  * delete somebody's home. In place, foreign files are kept unless the new result needs their names. */
-static int check_forced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
+static int check_forced(const struct fsdpck_commit *c, const struct commit_ownership *own, struct fsdpck_error *err)
 {
     const char *foreign = c->in_place && (own->checkpoint || own->model) ? own->contested : own->foreign;
     return !foreign ? 0 : refuse_foreign(c, own, foreign, err);
@@ -156,7 +156,7 @@ static int stop_at_first(void *ctx, const char *name)
     return 1;
 }
 
-static int check_unforced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
+static int check_unforced(const struct fsdpck_commit *c, const struct commit_ownership *own, struct fsdpck_error *err)
 {
     if (c->in_place)
         return fsdpck_in_place_check_empty(c->io, c->output.path, err);
@@ -169,16 +169,16 @@ static int check_unforced(const struct fsdpck_commit *c, const struct commit_own
 
 static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
 {
-    struct commit_own own;
+    struct commit_ownership own;
     if (st->type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
-    int rc = fsdpck_own_scan(c->io, c->output.path, c->kind, c->brings, c->nbrings, &own, err);
+    int rc = fsdpck_ownership_scan(c->io, c->output.path, c->kind, c->new_files, c->nnew_files, &own, err);
     if (rc)
         return rc;
     rc = c->force ? check_forced(c, &own, err) : check_unforced(c, &own, err);
     if (!rc && c->in_place)
         rc = fsdpck_in_place_old(&own, c->record_name, &c->old, err);
-    fsdpck_own_free(&own);
+    fsdpck_ownership_free(&own);
     return rc;
 }
 
@@ -205,7 +205,7 @@ static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
     bool is_dir = c->kind != FSDPCK_COMMIT_FILE && fsdpck_is_directory(c->io, c->output.path);
     c->in_place = is_dir && (fsdpck_output_is_mount(c->io, &c->output) || fsdpck_output_holds_cwd(c->io, &c->output));
     if (c->output.base[0] != '\0') {
-        char *path = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_LOCK, NULL, &beside);
+        char *path = fsdpck_commit_name_path(c->output.parent, c->output.base, NAME_LOCK, NULL, &beside);
         int rc = fsdpck_lock_take(c->io, path, c->out, c->uuid, &c->lock, &beside);
         if (rc && is_dir && may_not_write(beside.sys_errno))
             c->in_place = true;
@@ -216,21 +216,21 @@ static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
     }
     if (!c->in_place)
         return 0;
-    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->output.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid,
+    return fsdpck_lock_take(c->io, fsdpck_commit_name_path(c->output.path, "", NAME_LOCK, NULL, err), c->out, c->uuid,
                             &c->inner_lock, err);
 }
 
 /* Makes the writer file. It must be durable before the first file that it announces. */
 static int begin_writer(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
 {
-    int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid,
+    int rc = fsdpck_lock_take(c->io, fsdpck_commit_name_path(dir, base, NAME_WRITER, c->uuid, err), c->out, c->uuid,
                               &c->writer, err);
     return rc ? rc : fsdpck_fsync_path(c->io, dir, err);
 }
 
 static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
-    c->dir = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_STAGING, c->uuid, err);
+    c->dir = fsdpck_commit_name_path(c->output.parent, c->output.base, NAME_STAGING, c->uuid, err);
     if (!c->dir)
         return FSDPCK_ERR_NOMEM;
     c->record = c->record_name ? fsdpck_path_join(c->dir, c->record_name, err) : strdup(c->dir);
@@ -253,7 +253,7 @@ static int begin_in_place(struct fsdpck_commit *c, struct fsdpck_error *err)
     c->dir = strdup(c->output.path);
     if (!c->dir)
         return fsdpck_error_nomem(err, strlen(c->output.path) + 1);
-    c->record = fsdpck_trace_path(c->dir, c->record_name, TRACE_STAGING, c->uuid, err);
+    c->record = fsdpck_commit_name_path(c->dir, c->record_name, NAME_STAGING, c->uuid, err);
     if (!c->record)
         return FSDPCK_ERR_NOMEM;
     return begin_writer(c, c->dir, "", err);
@@ -267,7 +267,7 @@ static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
         return rc;
     if (c->kind == FSDPCK_COMMIT_FILE && (c->out[n - 1] == '/' || c->output.base[0] == '\0'))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "the path names a directory, a file is to be written");
-    rc = fsdpck_output_make_parents(c->io, &c->output, &c->made, err);
+    rc = fsdpck_output_make_parents(c->io, &c->output, &c->made_parents, err);
     if (!rc)
         rc = lock_output(c, err);
     if (!rc)
@@ -282,12 +282,12 @@ static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
 int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record,
                         const uint8_t uuid[16], bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
 {
-    return fsdpck_commit_begin_bringing(io, out, kind, record, uuid, force, NULL, 0, c, err);
+    return fsdpck_commit_begin_with(io, out, kind, record, uuid, force, NULL, 0, c, err);
 }
 
-int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind,
-                                 const char *record, const uint8_t uuid[16], bool force, const char *const *brings,
-                                 size_t nbrings, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
+int fsdpck_commit_begin_with(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind,
+                             const char *record, const uint8_t uuid[16], bool force, const char *const *new_files,
+                             size_t nnew_files, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_commit *c = calloc(1, sizeof *c);
@@ -297,10 +297,10 @@ int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, en
     c->io = io;
     c->kind = kind;
     c->force = force;
-    c->brings = brings;
-    c->nbrings = nbrings;
+    c->new_files = new_files;
+    c->nnew_files = nnew_files;
     c->lock = c->inner_lock = c->writer = (struct commit_lock)COMMIT_LOCK_NONE;
-    c->made = c->old = (struct fsdpck_vec)FSDPCK_VEC(char *);
+    c->made_parents = c->old = (struct fsdpck_vec)FSDPCK_VEC(char *);
     fsdpck_uuid_format(uuid, c->uuid);
     c->out = strdup(out);
     c->record_name = record && kind != FSDPCK_COMMIT_FILE ? strdup(record) : NULL;
@@ -318,7 +318,7 @@ int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, en
 
 int fsdpck_commit_created(struct fsdpck_commit *c, const char *name, struct fsdpck_error *err)
 {
-    if (!c->in_place || fsdpck_trace_has(name, c->uuid))
+    if (!c->in_place || fsdpck_commit_name_has_id(name, c->uuid))
         return 0;
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out,
                             "'%s' is written in place and must carry the save id %s in its name", name, c->uuid);
@@ -333,7 +333,7 @@ int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, cons
     int rc = fsdpck_output_resolve(io, out, &output, err);
     if (rc)
         return rc;
-    *dir = fsdpck_trace_path(output.parent, output.base, TRACE_STAGING, text, err);
+    *dir = fsdpck_commit_name_path(output.parent, output.base, NAME_STAGING, text, err);
     fsdpck_output_free(&output);
     return *dir != NULL ? 0 : FSDPCK_ERR_NOMEM;
 }

@@ -66,11 +66,11 @@ static int exchange_in_steps(struct fsdpck_commit *c)
     struct fsdpck_error e = { 0 };
     if (fsdpck_fsync_path(io, c->output.parent, &e) != 0)
         return e.sys_errno != 0 ? -e.sys_errno : -EIO;
-    char *old = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_OLD, c->uuid, NULL);
+    char *old = fsdpck_commit_name_path(c->output.parent, c->output.base, NAME_OLD, c->uuid, NULL);
     int rc = !old ? -ENOMEM : io->rename(io->ctx, c->output.path, old);
     if (!rc) {
         rc = io->rename(io->ctx, c->dir, c->output.path);
-        c->old_stays = io->rename(io->ctx, old, !rc ? c->dir : c->output.path) != 0;
+        c->old_remains = io->rename(io->ctx, old, !rc ? c->dir : c->output.path) != 0;
     }
     free(old);
     return rc;
@@ -91,7 +91,7 @@ static int replace(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (rc < 0)
         return rename_failed(c, rc, err);
     rc = fsdpck_fsync_path(c->io, c->output.parent, err);
-    if (rc && (c->old_stays || exchange(c) != 0))
+    if (rc && (c->old_remains || exchange(c) != 0))
         hint_new_stands(err);
     return rc;
 }
@@ -115,7 +115,7 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
         return fsdpck_commit_exists(c, "something of this name appeared while the new one was written", true, err);
     rc = replace(c, err);
     if (!rc)
-        fsdpck_commit_end_writer(c, !c->old_stays && fsdpck_commit_remove_staging(c));
+        fsdpck_commit_end_writer(c, !c->old_remains && fsdpck_commit_remove_staging(c));
     return rc;
 }
 
@@ -123,7 +123,7 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 static void end_writer_in_place(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
-    char *journal = fsdpck_trace_path(c->dir, "", TRACE_JOURNAL, c->uuid, NULL);
+    char *journal = fsdpck_commit_name_path(c->dir, "", NAME_JOURNAL, c->uuid, NULL);
     bool clean = journal && fsdpck_in_place_complete(io, c->dir, c->uuid, NULL) == 0;
     if (fsdpck_commit_end_writer(c, clean) && fsdpck_fsync_path(io, c->dir, NULL) == 0)
         io->unlink(io->ctx, journal);

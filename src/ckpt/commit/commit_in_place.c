@@ -25,6 +25,7 @@
 #include "base/json_read.h"
 #include "base/json_write.h"
 #include "base/suffix.h"
+#include "commit/result_names.h"
 
 enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
 
@@ -38,14 +39,14 @@ static bool is_record(const char *name)
            strcmp(name, "pytorch_lora_weights.safetensors") == 0 || ends_with(name, ".index.json");
 }
 
-int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names,
+int fsdpck_in_place_old(const struct commit_ownership *own, const char *record, struct fsdpck_vec *names,
                         struct fsdpck_error *err)
 {
     char **list = own->names.data;
     int rc = 0;
     for (int records = 1; records >= 0; records--) /* they are removed in this order */
         for (size_t i = 0; !rc && i < own->names.count; i++)
-            if (is_record(list[i]) == records && strcmp(list[i], record) != 0 && fsdpck_own_may_be(list[i]))
+            if (is_record(list[i]) == records && strcmp(list[i], record) != 0 && fsdpck_is_result_name(list[i]))
                 rc = fsdpck_strings_add(names, list[i], err);
     return rc;
 }
@@ -56,7 +57,7 @@ int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, str
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
     for (size_t i = 0; !rc && i < count; i++)
-        if (strcmp(list[i], "lost+found") != 0 && !fsdpck_trace_is_inner(list, count, list[i])) {
+        if (strcmp(list[i], "lost+found") != 0 && !fsdpck_commit_name_is_inner(list, count, list[i])) {
             rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, dir, "the directory exists and is not empty: '%s' is in it",
                                   list[i]);
             fsdpck_error_hint(err, "--force replaces what fsdpck wrote there, once the new one is complete");
@@ -106,7 +107,7 @@ static void parse_old(struct fsdpck_json *js, struct journal *j)
         const char *name = fsdpck_json_string(js);
         if (!name)
             return;
-        if (!fsdpck_own_may_be(name))
+        if (!fsdpck_is_result_name(name))
             fsdpck_json_fail(js, FSDPCK_ERR_FORMAT, "'%s' in 'replaces' is no name of a checkpoint file", name);
         else if (fsdpck_strings_add(&j->old, name, js->err) != 0)
             fsdpck_json_fail(js, FSDPCK_ERR_NOMEM, "memory is out");
@@ -162,7 +163,7 @@ static int read_journal(const struct fsdpck_io *io, const char *dir, const char 
     char *text = NULL;
     uint64_t nbytes = 0;
     err = err ? err : &own;
-    char *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
+    char *path = fsdpck_commit_name_path(dir, "", NAME_JOURNAL, uuid, err);
     int rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_read_file(io, path, JOURNAL_MAX, &text, &nbytes, err);
     if (!rc)
         rc = parse_journal(path, text, nbytes, j, err);
@@ -176,7 +177,7 @@ static bool is_moved(char **list, size_t count, const char *uuid, const char *na
 {
     size_t n;
     for (size_t i = 0; i < count; i++)
-        if (fsdpck_trace_is_temporary(list[i], uuid, &n) && n == strlen(name) && memcmp(list[i], name, n) == 0)
+        if (fsdpck_commit_name_is_temporary(list[i], uuid, &n) && n == strlen(name) && memcmp(list[i], name, n) == 0)
             return true;
     return false;
 }
@@ -202,7 +203,7 @@ static int write_journal(const struct fsdpck_io *io, const char *dir, const char
     struct fsdpck_hash128 hash;
     char hex[33];
     json_t *replaces = NULL, *o = NULL;
-    char *text = NULL, *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
+    char *text = NULL, *path = fsdpck_commit_name_path(dir, "", NAME_JOURNAL, uuid, err);
     int rc = !path ? FSDPCK_ERR_NOMEM : hash_file(io, record_path, &hash, err);
     if (!rc)
         rc = replaced_json(io, dir, uuid, old, &replaces, err);
@@ -226,7 +227,8 @@ out:
 int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid,
                            const struct fsdpck_vec *old, bool *committed, struct fsdpck_error *err)
 {
-    char *from = fsdpck_trace_path(dir, record, TRACE_STAGING, uuid, err), *to = fsdpck_path_join(dir, record, err);
+    char *from = fsdpck_commit_name_path(dir, record, NAME_STAGING, uuid, err),
+         *to = fsdpck_path_join(dir, record, err);
     int rc = !from || !to ? FSDPCK_ERR_NOMEM : write_journal(io, dir, record, from, uuid, old, err);
     *committed = false;
     if (!rc)
@@ -247,13 +249,13 @@ int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const
 {
     char record[256];
     struct fsdpck_vec replaced = FSDPCK_VEC(char *);
-    int rc = fsdpck_in_place_standing(io, dir, uuid, committed, record, &replaced, err);
+    int rc = fsdpck_in_place_state(io, dir, uuid, committed, record, &replaced, err);
     fsdpck_strings_free(&replaced);
     return rc;
 }
 
-int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed,
-                             char record[256], struct fsdpck_vec *replaced, struct fsdpck_error *err)
+int fsdpck_in_place_state(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed,
+                          char record[256], struct fsdpck_vec *replaced, struct fsdpck_error *err)
 {
     struct journal j = { .old = FSDPCK_VEC(char *) };
     struct fsdpck_hash128 hash;
@@ -282,7 +284,7 @@ static int move_one(const struct fsdpck_io *io, const char *dir, const char *tem
     char name[256];
     snprintf(name, sizeof name, "%.*s", (int)nbytes, temporary);
     char *from = fsdpck_path_join(dir, temporary, err), *to = fsdpck_path_join(dir, name, err);
-    char *away = fsdpck_trace_path(dir, name, TRACE_OLD, uuid, err);
+    char *away = fsdpck_commit_name_path(dir, name, NAME_OLD, uuid, err);
     int rc = !from || !to || !away ? FSDPCK_ERR_NOMEM : 0;
     if (!rc && fsdpck_is_directory(io, to)) {
         rc = io->rename(io->ctx, to, away);
@@ -298,19 +300,19 @@ static int move_one(const struct fsdpck_io *io, const char *dir, const char *tem
     return rc;
 }
 
-/* Calls a function for every entry of the save with this trace. */
-static int each_entry(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_trace trace,
-                      struct fsdpck_error *err)
+/* Renames (NAME_STAGING) or removes (NAME_OLD) every entry of this kind that the save made. */
+static int finish_entries(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_name_kind kind,
+                          struct fsdpck_error *err)
 {
     char **list = NULL;
     size_t count = 0;
     struct commit_name n;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
     for (size_t i = 0; !rc && i < count; i++) {
-        fsdpck_trace_parse(list[i], &n);
-        if (n.trace != trace || strcmp(n.uuid, uuid) != 0)
+        fsdpck_commit_name_parse(list[i], &n);
+        if (n.kind != kind || strcmp(n.uuid, uuid) != 0)
             continue;
-        if (trace == TRACE_STAGING) {
+        if (kind == NAME_STAGING) {
             rc = move_one(io, dir, list[i], strlen(n.base), uuid, err);
         } else {
             char *path = fsdpck_path_join(dir, list[i], err);
@@ -328,9 +330,9 @@ int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const 
     int rc = read_journal(io, dir, uuid, &j, err);
     char **old = j.old.data;
     if (!rc)
-        rc = each_entry(io, dir, uuid, TRACE_STAGING, err);
+        rc = finish_entries(io, dir, uuid, NAME_STAGING, err);
     if (!rc)
-        rc = each_entry(io, dir, uuid, TRACE_OLD, err);
+        rc = finish_entries(io, dir, uuid, NAME_OLD, err);
     for (size_t i = 0; !rc && i < j.old.count; i++) {
         char *path = fsdpck_path_join(dir, old[i], err);
         rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
@@ -349,8 +351,8 @@ int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char
     struct commit_name n;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
     for (size_t i = 0; !rc && i < count; i++) {
-        fsdpck_trace_parse(list[i], &n);
-        if (!fsdpck_trace_has(list[i], uuid) || (n.trace == TRACE_WRITER && n.base[0] == '\0'))
+        fsdpck_commit_name_parse(list[i], &n);
+        if (!fsdpck_commit_name_has_id(list[i], uuid) || (n.kind == NAME_WRITER && n.base[0] == '\0'))
             continue;
         char *path = fsdpck_path_join(dir, list[i], err);
         rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);

@@ -31,7 +31,7 @@ static int parse_save_id(const char *path, const char *text, size_t nbytes, uint
 static int read_lock(const struct fsdpck_io *io, const char *dir, const char *base, uint8_t uuid[16],
                      struct fsdpck_error *err)
 {
-    char *text = NULL, *path = fsdpck_trace_path(dir, base, TRACE_LOCK, NULL, err);
+    char *text = NULL, *path = fsdpck_commit_name_path(dir, base, NAME_LOCK, NULL, err);
     uint64_t nbytes;
     int rc = path ? fsdpck_read_file(io, path, MAX_LOCK_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
     if (!rc)
@@ -51,8 +51,14 @@ int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid
     if (rc)
         return rc;
     rc = read_lock(io, output.parent, output.base, uuid, &beside);
-    if (rc == FSDPCK_ERR_MISSING) /* a parent without write permission has no lock: then the lock is inside */
-        rc = read_lock(io, output.path, "", uuid, err);
+    if (rc == FSDPCK_ERR_MISSING) { /* a parent without write permission has no lock: then the lock is inside */
+        beside = (struct fsdpck_error){ 0 };
+        rc = read_lock(io, output.path, "", uuid, &beside);
+    }
+    if (rc == FSDPCK_ERR_MISSING)
+        rc = fsdpck_error_set(
+            err, FSDPCK_ERR_PEER, out,
+            "the save was given up: rank 0 holds no lock; it failed and says why, or writes elsewhere");
     else if (rc && err && err->code == 0)
         *err = beside;
     if (!rc)

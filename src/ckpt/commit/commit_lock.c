@@ -186,7 +186,7 @@ int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject
         *lock = (struct commit_lock){ fd, path };
         rc = write_identity(io, lock, uuid, err);
         if (rc)
-            fsdpck_lock_drop(io, lock);
+            fsdpck_lock_remove(io, lock);
         return rc;
     }
     rc = fd == -EAGAIN ? busy(io, holder, subject, err)
@@ -197,14 +197,14 @@ int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject
     return rc;
 }
 
-bool fsdpck_lock_drop(const struct fsdpck_io *io, struct commit_lock *lock)
+bool fsdpck_lock_remove(const struct fsdpck_io *io, struct commit_lock *lock)
 {
     bool gone = lock->fd >= 0 && io->unlink(io->ctx, lock->path) == 0;
-    fsdpck_lock_leave(io, lock);
+    fsdpck_lock_release(io, lock);
     return gone;
 }
 
-void fsdpck_lock_leave(const struct fsdpck_io *io, struct commit_lock *lock)
+void fsdpck_lock_release(const struct fsdpck_io *io, struct commit_lock *lock)
 {
     if (lock->fd >= 0)
         io->close(io->ctx, lock->fd);
@@ -212,7 +212,7 @@ void fsdpck_lock_leave(const struct fsdpck_io *io, struct commit_lock *lock)
     *lock = (struct commit_lock)COMMIT_LOCK_NONE;
 }
 
-static void verdict(struct commit_verdict *out, bool alive, const char *why)
+static void set_status(struct commit_writer_status *out, bool alive, const char *why)
 {
     out->alive = alive;
     snprintf(out->why, sizeof out->why, "%s", why);
@@ -220,7 +220,7 @@ static void verdict(struct commit_verdict *out, bool alive, const char *why)
 
 /* probe: 1 locked, 0 not locked, negative if unknown. */
 static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who,
-                         struct commit_verdict *out)
+                         struct commit_writer_status *out)
 {
     struct identity self;
     identify(io, &self);
@@ -229,26 +229,26 @@ static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, c
     bool same_host = strcmp(self.host, who->host) == 0;
     bool other_boot = !same_boot && self.boot[0] != '\0' && who->boot[0] != '\0';
     if (probe == 1)
-        verdict(out, true, "locked by a writer");
+        set_status(out, true, "locked by a writer");
     else if (!readable)
-        verdict(out, probe != 0, probe == 0 ? "its writer was stopped at its start" : "does not say who made it");
+        set_status(out, probe != 0, probe == 0 ? "its writer was stopped at its start" : "does not say who made it");
     else if (other_boot && same_host)
-        verdict(out, false, "writer is gone: the machine was started anew since");
+        set_status(out, false, "writer is gone: the machine was started anew since");
     else if (!same_boot && !same_host) {
         out->alive = true;
         snprintf(out->why, sizeof out->why, "made on host '%s'", who->host);
     } else
-        verdict(out, probe != 0,
-                probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
+        set_status(out, probe != 0,
+                   probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
 }
 
-void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct commit_verdict *out)
+void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct commit_writer_status *out)
 {
     struct identity who;
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
     if (fd < 0) {
-        verdict(out, true,
-                fd == -ENOENT ? "nothing says who made it" : "the file that says who made it cannot be opened");
+        set_status(out, true,
+                   fd == -ENOENT ? "nothing says who made it" : "the file that says who made it cannot be opened");
         return;
     }
     int probe = io->lock_probe(io->ctx, fd);
@@ -256,7 +256,7 @@ void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct co
     if (!rc || rc == FSDPCK_ERR_FORMAT || probe == 1)
         probe_writer(io, probe, !rc, &who, out);
     else
-        verdict(out, true, "the file that says who made it cannot be read");
+        set_status(out, true, "the file that says who made it cannot be read");
     io->close(io->ctx, fd);
 }
 
@@ -309,7 +309,7 @@ static int check_left(const struct fsdpck_io *io, int fd, const char *folder, co
 {
     struct fsdpck_stat st;
     struct identity who;
-    struct commit_verdict v;
+    struct commit_writer_status v;
     if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes == 0)
         return 0; /* a new file */
     int rc = read_identity(io, fd, &who);
@@ -331,7 +331,7 @@ int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck
     struct fsdpck_error own = { 0 };
     const struct fsdpck_io *io = opt && opt->io ? opt->io : &fsdpck_io_posix;
     struct fsdpck_folder_lock *l = calloc(1, sizeof *l);
-    char *path = fsdpck_trace_path(folder, "", TRACE_LOCK, NULL, &own);
+    char *path = fsdpck_commit_name_path(folder, "", NAME_LOCK, NULL, &own);
     int holder = -1, fd = -1, rc = !l ? fsdpck_error_nomem(&own, sizeof *l) : !path ? FSDPCK_ERR_NOMEM : 0;
     *out = NULL;
     if (!rc) {
@@ -344,7 +344,7 @@ int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck
         *l = (struct fsdpck_folder_lock){ io, { fd, path } };
         rc = write_identity(io, &l->lock, no_save, &own);
         if (rc)
-            fsdpck_lock_drop(io, &l->lock);
+            fsdpck_lock_remove(io, &l->lock);
     } else {
         if (fd >= 0)
             io->close(io->ctx, fd);
@@ -371,8 +371,8 @@ void fsdpck_folder_unlock(struct fsdpck_folder_lock *lock)
     if (!lock)
         return;
     if (fsdpck_folder_is_locked(lock))
-        fsdpck_lock_drop(lock->io, &lock->lock);
+        fsdpck_lock_remove(lock->io, &lock->lock);
     else
-        fsdpck_lock_leave(lock->io, &lock->lock);
+        fsdpck_lock_release(lock->io, &lock->lock);
     free(lock);
 }

@@ -12,14 +12,14 @@
 enum { UUID_NCHARS = 36 };
 
 static const struct {
-    enum commit_trace trace;
+    enum commit_name_kind kind;
     bool hidden; /* ".X.suffix" rather than "X.suffix" */
     const char *suffix;
-} traces[] = {
-    { TRACE_STAGING, false, ".tmp-" },  { TRACE_OLD, false, ".old-" },       { TRACE_DAMAGED, false, ".damaged-" },
-    { TRACE_WRITER, true, ".writer-" }, { TRACE_JOURNAL, true, ".commit-" }, { TRACE_LOCK, true, ".fsdpck-lock" },
+} forms[] = {
+    { NAME_STAGING, false, ".tmp-" },  { NAME_OLD, false, ".old-" },       { NAME_DAMAGED, false, ".damaged-" },
+    { NAME_WRITER, true, ".writer-" }, { NAME_JOURNAL, true, ".commit-" }, { NAME_LOCK, true, ".fsdpck-lock" },
 };
-enum { NTRACES = sizeof traces / sizeof traces[0] };
+enum { NFORMS = sizeof forms / sizeof forms[0] };
 
 static bool ends_with(const char *text, size_t ntext, const char *suffix)
 {
@@ -30,22 +30,22 @@ static bool ends_with(const char *text, size_t ntext, const char *suffix)
 /* name[0 … nstem) is the part before the UUID. */
 static bool match(const char *name, size_t nstem, size_t i, struct commit_name *out)
 {
-    if (!ends_with(name, nstem, traces[i].suffix))
+    if (!ends_with(name, nstem, forms[i].suffix))
         return false;
-    size_t nbase = nstem - strlen(traces[i].suffix);
-    if (traces[i].hidden && nbase > 0) { /* ".X" */
+    size_t nbase = nstem - strlen(forms[i].suffix);
+    if (forms[i].hidden && nbase > 0) { /* ".X" */
         if (name[0] != '.' || nbase == 1)
             return false;
         name++;
         nbase--;
-    } else if (!traces[i].hidden && nbase == 0) {
+    } else if (!forms[i].hidden && nbase == 0) {
         return false;
     }
     if (nbase >= sizeof out->base)
         return false;
     memcpy(out->base, name, nbase);
     out->base[nbase] = '\0';
-    out->trace = traces[i].trace;
+    out->kind = forms[i].kind;
     return true;
 }
 
@@ -56,12 +56,12 @@ static bool parse_removed(const char *name, struct commit_name *out)
     if (strncmp(name, "step-", 5) != 0 || ndigits == 0 || 5 + ndigits != stem || strcmp(name + stem, ".removed") != 0 ||
         stem >= sizeof out->base)
         return false;
-    out->trace = TRACE_REMOVED;
+    out->kind = NAME_REMOVED;
     memcpy(out->base, name, stem);
     return true;
 }
 
-void fsdpck_trace_parse(const char *name, struct commit_name *out)
+void fsdpck_commit_name_parse(const char *name, struct commit_name *out)
 {
     uint8_t uuid[16];
     size_t n = strlen(name);
@@ -69,8 +69,8 @@ void fsdpck_trace_parse(const char *name, struct commit_name *out)
     if (parse_removed(name, out))
         return;
     bool has_uuid = n > UUID_NCHARS && fsdpck_uuid_parse(name + n - UUID_NCHARS, uuid);
-    for (size_t i = 0; i < NTRACES; i++) {
-        bool lock = traces[i].trace == TRACE_LOCK;
+    for (size_t i = 0; i < NFORMS; i++) {
+        bool lock = forms[i].kind == NAME_LOCK;
         if (!lock && !has_uuid)
             continue;
         if (match(name, lock ? n : n - UUID_NCHARS, i, out)) {
@@ -81,14 +81,14 @@ void fsdpck_trace_parse(const char *name, struct commit_name *out)
     }
 }
 
-char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid,
-                        struct fsdpck_error *err)
+char *fsdpck_commit_name_path(const char *dir, const char *base, enum commit_name_kind kind, const char *uuid,
+                              struct fsdpck_error *err)
 {
     char name[512];
-    for (size_t i = 0; i < NTRACES; i++)
-        if (traces[i].trace == trace) {
-            int n = snprintf(name, sizeof name, "%s%s%s%s", traces[i].hidden && base[0] != '\0' ? "." : "", base,
-                             traces[i].suffix, trace == TRACE_LOCK ? "" : uuid);
+    for (size_t i = 0; i < NFORMS; i++)
+        if (forms[i].kind == kind) {
+            int n = snprintf(name, sizeof name, "%s%s%s%s", forms[i].hidden && base[0] != '\0' ? "." : "", base,
+                             forms[i].suffix, kind == NAME_LOCK ? "" : uuid);
             if (n < (int)sizeof name)
                 return fsdpck_path_join(dir, name, err);
         }
@@ -96,30 +96,30 @@ char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace tra
     return NULL;
 }
 
-bool fsdpck_trace_has(const char *name, const char *uuid)
+bool fsdpck_commit_name_has_id(const char *name, const char *uuid)
 {
     const char *at = strstr(name, uuid);
     return at && (size_t)(at - name) < strcspn(name, "/");
 }
 
-bool fsdpck_trace_is_inner(char *const *list, size_t count, const char *name)
+bool fsdpck_commit_name_is_inner(char *const *list, size_t count, const char *name)
 {
     struct commit_name n;
     for (size_t i = 0; i < count; i++) {
-        fsdpck_trace_parse(list[i], &n);
-        if (n.trace == TRACE_WRITER && n.base[0] == '\0' && fsdpck_trace_has(name, n.uuid))
+        fsdpck_commit_name_parse(list[i], &n);
+        if (n.kind == NAME_WRITER && n.base[0] == '\0' && fsdpck_commit_name_has_id(name, n.uuid))
             return true;
     }
-    fsdpck_trace_parse(name, &n);
-    return n.base[0] == '\0' && (n.trace == TRACE_LOCK || n.trace == TRACE_JOURNAL);
+    fsdpck_commit_name_parse(name, &n);
+    return n.base[0] == '\0' && (n.kind == NAME_LOCK || n.kind == NAME_JOURNAL);
 }
 
-bool fsdpck_trace_is_temporary(const char *name, const char *uuid, size_t *nbytes)
+bool fsdpck_commit_name_is_temporary(const char *name, const char *uuid, size_t *nbytes)
 {
     struct commit_name n;
-    fsdpck_trace_parse(name, &n);
+    fsdpck_commit_name_parse(name, &n);
     *nbytes = strlen(n.base);
-    return n.trace == TRACE_STAGING && strcmp(n.uuid, uuid) == 0;
+    return n.kind == NAME_STAGING && strcmp(n.uuid, uuid) == 0;
 }
 
 void fsdpck_strings_free(struct fsdpck_vec *strings)

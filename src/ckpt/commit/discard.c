@@ -36,8 +36,8 @@ static int check_path(const struct discard *d)
 
 static int check_own(const struct discard *d)
 {
-    struct commit_own own;
-    int rc = fsdpck_own_scan(d->io, d->output.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
+    struct commit_ownership own;
+    int rc = fsdpck_ownership_scan(d->io, d->output.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
     if (rc)
         return rc;
     if (own.foreign) {
@@ -45,7 +45,7 @@ static int check_own(const struct discard *d)
                               "holds '%s', which belongs to no checkpoint or model: it is left as it is", own.foreign);
         fsdpck_error_hint(d->err, "move the file away");
     }
-    fsdpck_own_free(&own);
+    fsdpck_ownership_free(&own);
     return rc;
 }
 
@@ -63,14 +63,14 @@ static int begin(struct discard *d)
         rc = check_path(d);
     if (rc)
         return rc;
-    char *lock = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_LOCK, NULL, d->err);
+    char *lock = fsdpck_commit_name_path(d->output.parent, d->output.base, NAME_LOCK, NULL, d->err);
     return fsdpck_lock_take(d->io, lock, d->path, d->uuid, &d->lock, d->err);
 }
 
 static void end(struct discard *d)
 {
-    fsdpck_lock_leave(d->io, &d->writer);
-    fsdpck_lock_drop(d->io, &d->lock);
+    fsdpck_lock_release(d->io, &d->writer);
+    fsdpck_lock_remove(d->io, &d->lock);
     fsdpck_output_free(&d->output);
 }
 
@@ -83,23 +83,24 @@ static int rename_away(const struct discard *d, const char *to)
 
 static int remove_it(struct discard *d)
 {
-    char *junk = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_STAGING, d->uuid, d->err);
+    char *junk = fsdpck_commit_name_path(d->output.parent, d->output.base, NAME_STAGING, d->uuid, d->err);
     int rc = !junk ? FSDPCK_ERR_NOMEM : check_own(d);
     if (!rc)
-        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->output.parent, d->output.base, TRACE_WRITER, d->uuid, d->err),
+        rc = fsdpck_lock_take(d->io,
+                              fsdpck_commit_name_path(d->output.parent, d->output.base, NAME_WRITER, d->uuid, d->err),
                               d->path, d->uuid, &d->writer, d->err);
     if (!rc)
         rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
     if (!rc)
         rc = rename_away(d, junk);
     if (rc && junk && !fsdpck_is_directory(d->io, junk))
-        fsdpck_lock_drop(d->io, &d->writer); /* nothing was renamed, so no writer file is needed */
+        fsdpck_lock_remove(d->io, &d->writer); /* nothing was renamed, so no writer file is needed */
     if (!rc)
         rc = fsdpck_remove_tree(d->io, junk, d->err);
     if (!rc)
         rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
     if (!rc)
-        fsdpck_lock_drop(d->io, &d->writer);
+        fsdpck_lock_remove(d->io, &d->writer);
     free(junk);
     return rc;
 }
@@ -130,7 +131,7 @@ int fsdpck_set_aside(const char *path, const struct fsdpck_options *opt, char **
     char *to = NULL;
     int rc = begin(&d);
     if (!rc)
-        rc = (to = fsdpck_trace_path(d.output.parent, d.output.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL
+        rc = (to = fsdpck_commit_name_path(d.output.parent, d.output.base, NAME_DAMAGED, d.uuid, d.err)) != NULL
                  ? rename_away(&d, to)
                  : FSDPCK_ERR_NOMEM;
     end(&d);

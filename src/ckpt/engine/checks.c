@@ -1,40 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins the CRC-32s of a record's parts. A record that was read in part is open: it has a sorted list of disjoint,
- * non-adjacent segments, each with its CRC-32. Sequential reads need only one segment. Knows files and bytes; about
- * zips it knows only that they state a CRC-32. */
+/* Checks records against the CRC-32s that zips state. A record that was read in part is open: it has a list of the
+ * segments that were read. Knows files and bytes; about zips it knows only that they state a CRC-32. */
 #include "engine/checks.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "base/stop.h"
-#include "base/vec.h"
+#include "engine/value_view.h"
+#include "engine/crc_segments.h"
 #include "engine/file_read.h"
 #include "engine/zstream.h"
 
 #define PIECE_NBYTES (1u << 20)
-#define MAX_SEGMENTS 4096u /* per record; beyond (scattered reads of a transposed tensor), the end re-reads it all */
 
 enum { UNSEEN, OPEN, SOUND, DAMAGED };
-
-struct segment {
-    uint64_t begin, end; /* in the record */
-    uint32_t crc32;
-};
 
 struct open_record {
     struct open_record *next, *previous;
     struct fsdpck_crc_record *record;
     struct fsdpck_zstream_range stream; /* nbytes 0: the record is stored directly in the file */
     uint32_t file;
-    size_t ordinal;             /* of the tensor that was being read; for messages */
-    struct fsdpck_vec segments; /* of struct segment */
-    bool scattered;             /* too many segments: none is kept until the record is read in order */
+    const char *tensor; /* that was being read; for messages; NULL: none */
+    struct crc_segments segments;
 };
 
 struct fsdpck_checks {
@@ -61,7 +53,7 @@ static void close_record(struct fsdpck_checks *c, struct open_record *o, uint32_
         o->next->previous = o->previous;
     o->record->open = NULL;
     atomic_store(&o->record->state, state);
-    fsdpck_vec_free(&o->segments);
+    fsdpck_crc_segments_free(&o->segments);
     free(o);
 }
 
@@ -92,91 +84,10 @@ struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct
     return NULL;
 }
 
-/* ---- segments ---- */
-
-static struct segment *segment(const struct open_record *o, size_t i)
-{
-    return (struct segment *)o->segments.data + i;
-}
-
-/* Returns the first segment that ends after `at`. */
-static size_t find(const struct open_record *o, uint64_t at)
-{
-    size_t low = 0, high = o->segments.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (segment(o, middle)->end <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Moves *begin to the first byte from there on that is missing; moves *end to the start of the next segment, if that is
- * earlier. */
-static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end)
-{
-    size_t i = find(o, *begin);
-    if (o->scattered)
-        *begin = *end;
-    if (i < o->segments.count && segment(o, i)->begin <= *begin)
-        *begin = segment(o, i++)->end;
-    if (i < o->segments.count && segment(o, i)->begin < *end)
-        *end = segment(o, i)->begin;
-}
-
-static bool append(struct segment *to, const struct segment *more)
-{
-    if (to->end != more->begin)
-        return false;
-    to->crc32 = fsdpck_crc32_combine(to->crc32, more->crc32, more->end - more->begin);
-    to->end = more->end;
-    return true;
-}
-
-static void scatter(struct open_record *o)
-{
-    o->segments.count = 0;
-    o->scattered = true;
-}
-
-static int put_in(struct open_record *o, size_t i, const struct segment *s, struct fsdpck_error *err)
-{
-    if (o->segments.count == MAX_SEGMENTS)
-        return scatter(o), 0;
-    if (!fsdpck_vec_push(&o->segments, err))
-        return FSDPCK_ERR_NOMEM;
-    struct segment *at = segment(o, i);
-    memmove(at + 1, at, (o->segments.count - 1 - i) * sizeof *at);
-    *at = *s;
-    return 0;
-}
-
-/* If another thread has read part of the range meanwhile, its segment is kept; the gaps are read at the end. */
-static int insert(struct open_record *o, const struct segment *s, struct fsdpck_error *err)
-{
-    size_t i = find(o, s->begin);
-    if (o->scattered || (i < o->segments.count && segment(o, i)->begin < s->end))
-        return 0;
-    bool joined = i > 0 && append(segment(o, i - 1), s);
-    if (!joined) {
-        int rc = put_in(o, i, s, err);
-        if (rc || o->scattered)
-            return rc;
-        i++;
-    }
-    if (i < o->segments.count && append(segment(o, i - 1), segment(o, i))) {
-        memmove(segment(o, i), segment(o, i + 1), (o->segments.count - i - 1) * sizeof(struct segment));
-        o->segments.count--;
-    }
-    return 0;
-}
-
 /* ---- records ---- */
 
 /* Called with the lock held. NULL: out of memory. */
-static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, const struct fsdpck_extent *e,
+static struct open_record *open_record(struct fsdpck_checks *c, const char *tensor, const struct fsdpck_extent *e,
                                        struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = e->crc;
@@ -186,9 +97,9 @@ static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, 
     if (!o)
         return fsdpck_error_nomem(err, sizeof *o), NULL;
     o->record = record;
-    o->segments = (struct fsdpck_vec)FSDPCK_VEC(struct segment);
+    o->segments = (struct crc_segments)CRC_SEGMENTS_NONE;
     o->file = e->file;
-    o->ordinal = ordinal;
+    o->tensor = tensor;
     if (e->streamed)
         o->stream = (struct fsdpck_zstream_range){ .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
     o->next = c->first;
@@ -200,20 +111,26 @@ static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, 
     return o;
 }
 
-static void name_tensor(const struct fsdpck_source *src, size_t ordinal, struct fsdpck_error *err)
+/* By name, because a view and the source below it share records but number tensors differently. */
+static const char *tensor_name(const struct fsdpck_source *src, size_t ordinal)
 {
-    if (ordinal != FSDPCK_CHECKS_NO_TENSOR)
-        fsdpck_error_tensor(err, source_tensors(src)[ordinal].name);
+    return ordinal != FSDPCK_CHECKS_NO_TENSOR ? source_tensors(src)[ordinal].name : NULL;
 }
 
-static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uint64_t offset,
+static void name_tensor(const char *tensor, struct fsdpck_error *err)
+{
+    if (tensor)
+        fsdpck_error_tensor(err, tensor);
+}
+
+static int damaged(struct fsdpck_source *src, const char *tensor, uint32_t file, uint64_t offset,
                    const struct fsdpck_crc_record *record, struct fsdpck_error *err)
 {
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, source_files(src)[file].path, offset,
                     "is damaged: the CRC-32 of its record of %" PRIu64 " bytes is not %08" PRIx32
                     ", which the zip says",
                     record->nbytes, record->crc32);
-    name_tensor(src, ordinal, err);
+    name_tensor(tensor, err);
     return FSDPCK_ERR_DAMAGED;
 }
 
@@ -221,13 +138,12 @@ static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uin
 static int finish_record(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = o->record;
-    const struct segment *s = o->segments.data;
-    if (o->segments.count != 1 || s->begin != 0 || s->end != record->nbytes)
+    uint32_t crc32;
+    if (!fsdpck_crc_segments_all(&o->segments, record->nbytes, &crc32))
         return 0;
-    bool sound = s->crc32 == record->crc32;
-    int rc = sound
-                 ? 0
-                 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
+    bool sound = crc32 == record->crc32;
+    int rc =
+        sound ? 0 : damaged(src, o->tensor, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
     close_record(src->checks, o, sound ? SOUND : DAMAGED);
     return rc;
 }
@@ -236,11 +152,12 @@ static int finish_record(struct fsdpck_source *src, struct open_record *o, struc
 static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t begin, uint64_t end,
                 const uint8_t *data, struct fsdpck_error *err)
 {
-    const struct segment s = { begin, end, fsdpck_crc32(0, data, end - begin) };
+    const struct crc_segment s = { begin, end, fsdpck_crc32(0, data, end - begin) };
     int rc = 0;
     pthread_mutex_lock(&src->checks->lock);
     struct open_record *o = record->open; /* NULL: another thread completed it */
-    if (o && (rc = insert(o, &s, err)) == 0)
+    /* a part that another thread has read meanwhile is ignored; the gaps that this leaves are read at the end */
+    if (o && (rc = fsdpck_crc_segments_add(&o->segments, &s, err)) == 0)
         rc = finish_record(src, o, err);
     pthread_mutex_unlock(&src->checks->lock);
     return rc;
@@ -259,9 +176,9 @@ int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct 
         end = last;
         pthread_mutex_lock(&src->checks->lock);
         state = atomic_load(&record->state);
-        struct open_record *o = state < SOUND ? open_record(src->checks, ordinal, e, err) : NULL;
+        struct open_record *o = state < SOUND ? open_record(src->checks, tensor_name(src, ordinal), e, err) : NULL;
         if (o)
-            find_gap(o, &at, &end);
+            fsdpck_crc_segments_gap(&o->segments, &at, &end);
         else if (state < SOUND)
             rc = FSDPCK_ERR_NOMEM;
         pthread_mutex_unlock(&src->checks->lock);
@@ -269,11 +186,11 @@ int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct 
             rc = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
     }
     return !rc && state == DAMAGED
-               ? damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err)
+               ? damaged(src, tensor_name(src, ordinal), e->file, e->streamed ? e->stream : record->offset, record, err)
                : rc;
 }
 
-/* ---- parts that no read needed */
+/* ---- parts that no read needed ---- */
 
 struct rest {
     struct fsdpck_source *src;
@@ -289,10 +206,10 @@ static bool next_piece(struct fsdpck_crc_record *record, uint64_t *begin, uint64
     struct open_record *o = record->open;
     if (!o)
         return false;
-    o->scattered = false;
+    o->segments.dropped = false;
     *begin = 0;
     *end = record->nbytes;
-    find_gap(o, begin, end);
+    fsdpck_crc_segments_gap(&o->segments, begin, end);
     *end = *end - *begin > PIECE_NBYTES ? *begin + PIECE_NBYTES : *end;
     return true;
 }
@@ -329,7 +246,7 @@ static int complete(struct rest *x, struct fsdpck_crc_record *record)
         if (!rc)
             rc = take(x->src, record, begin, end, data, x->err);
         if (rc) {
-            name_tensor(x->src, where.ordinal, x->err);
+            name_tensor(where.tensor, x->err);
             return rc;
         }
     }
@@ -349,7 +266,7 @@ int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct
     if (!e->crc || src->opt.no_verify)
         return 0;
     pthread_mutex_lock(&src->checks->lock);
-    if (atomic_load(&e->crc->state) < SOUND && !open_record(src->checks, ordinal, e, err))
+    if (atomic_load(&e->crc->state) < SOUND && !open_record(src->checks, tensor_name(src, ordinal), e, err))
         rc = FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&src->checks->lock);
     if (!rc)
@@ -375,6 +292,8 @@ int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struc
     }
     *read_nbytes += x.read_nbytes;
     end_rest(&x);
+    if (!rc && src->ops->values && src->ops->values->finish)
+        rc = src->ops->values->finish(src, read_nbytes, err);
     return rc;
 }
 
@@ -408,6 +327,14 @@ int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
     return rc;
 }
 
+uint64_t fsdpck_source_nunchecked(struct fsdpck_source *src)
+{
+    pthread_mutex_lock(&src->checks->lock);
+    uint64_t n = src->checks->nunchecked;
+    pthread_mutex_unlock(&src->checks->lock);
+    return n;
+}
+
 struct checking {
     struct fsdpck_source *src;
     size_t ordinal;
@@ -419,6 +346,12 @@ static int check_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_
     return fsdpck_checks_extent(c->src, c->ordinal, e, err);
 }
 
+static int check_input(void *ctx, struct fsdpck_source *input, size_t ordinal, struct fsdpck_error *err)
+{
+    (void)ctx;
+    return fsdpck_source_check_tensor(input, &source_tensors(input)[ordinal], err);
+}
+
 int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor, struct fsdpck_error *err)
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
@@ -427,5 +360,8 @@ int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_te
                           tensor->alias_of >= 0 ? (size_t)tensor->alias_of : (size_t)(tensor - source_tensors(src)) };
     if (tensor->nelem == 0 || src->opt.no_verify)
         return 0;
-    return src->ops->extents(src, c.ordinal, zeros, tensor->shape, check_extent, &c, err ? err : &own);
+    err = err ? err : &own;
+    return fsdpck_is_computed(src, c.ordinal)
+               ? src->ops->values->inputs(src, c.ordinal, check_input, NULL, err)
+               : src->ops->extents(src, c.ordinal, zeros, tensor->shape, check_extent, &c, err);
 }

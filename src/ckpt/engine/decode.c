@@ -37,7 +37,8 @@ static int bad_record(struct fsdpck_source *src, const struct fsdpck_extent *e, 
                            "the record of a compressed block makes no sense");
 }
 
-static bool makes_sense(const struct fsdpck_extent *e, uint64_t number, const struct fsdpck_record *r, uint64_t begin)
+static bool record_is_valid(const struct fsdpck_extent *e, uint64_t number, const struct fsdpck_record *r,
+                            uint64_t begin)
 {
     bool is_last = (number + 1) * FSDPCK_BLOCK_NBYTES >= e->payload_nbytes;
     return r->begin == begin && r->nbytes > 0 && r->nbytes <= fsdpck_block_decoded(e, number) &&
@@ -62,7 +63,7 @@ int fsdpck_records_read(struct fsdpck_source *src, const struct fsdpck_extent *e
         return bad_record(src, e, first - 1, err);
     for (uint64_t i = 0; i < count; i++) {
         if (!fsdpck_record_load(&out[i], bytes + (lead + i) * FSDPCK_RECORD_NBYTES) ||
-            !makes_sense(e, first + i, &out[i], begin))
+            !record_is_valid(e, first + i, &out[i], begin))
             return bad_record(src, e, first + i, err);
         begin += out[i].nbytes;
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/payload.h"
+#include "engine/values.h"
 #include "tensor/box.h"
 
 #define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this size is read: another request would cost more */
@@ -136,27 +137,28 @@ static int read_box(struct extent_copy *p, const uint64_t *o, const uint64_t *s,
     return 0;
 }
 
-/* Returns the widest gap between bytes of the box in the payload. */
-static uint64_t gap_of(const struct extent_copy *p, const uint64_t *s)
+/* Returns whether the box has a gap in the payload that is worth a separate request. */
+static bool has_gap(const struct extent_copy *p, const uint64_t *s)
 {
-    uint64_t one[FSDPCK_MAX_DIMS], widest = 0;
+    uint64_t one[FSDPCK_MAX_DIMS];
     for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, without the elements between them */
         if (s[d] == 1)
             continue;
         for (uint32_t k = 0; k < p->ndim; k++)
             one[k] = p->strides[k] < p->strides[d] ? s[k] : 1;
-        uint64_t inner = span_of(p, one);
-        if (p->strides[d] > inner && p->strides[d] - inner > widest)
-            widest = p->strides[d] - inner;
+        const uint64_t run = span_of(p, one) * p->item, step = p->strides[d] * p->item,
+                       gap = step > run ? step - run : 0;
+        if (gap > READ_THROUGH_NBYTES || (gap >= run && run >= FSDPCK_READ_APART_NBYTES))
+            return true;
     }
-    return widest * p->item;
+    return false;
 }
 
 /* Halves a box along its widest dimension until it fits a window and has no gap worth a separate request. Depth at most
  * 64 * log2(size). */
 static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
-    if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
+    if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && !has_gap(p, s))
         return read_box(p, o, s, err);
     uint32_t widest = 0;
     for (uint32_t d = 1; d < p->ndim; d++)
@@ -213,9 +215,13 @@ bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uin
                          uint64_t *first)
 {
     struct extent_copy p = { .e = e, .ndim = ndim };
+    uint64_t dense = 1;
     chunk_strides(e, ndim, p.strides);
     *first = first_of(&p, o);
-    return !e->strides && span_of(&p, s) == fsdpck_box_nelem(s, ndim);
+    for (uint32_t d = ndim; d-- > 0; dense *= s[d])
+        if (s[d] != 1 && p.strides[d] != dense)
+            return false;
+    return true;
 }
 
 int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s,
@@ -271,9 +277,10 @@ static int range_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 static int range_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct range *g = ctx;
-    uint64_t first, last;
+    uint64_t first, last, at;
     fsdpck_box_span(g->t->ndim, g->t->shape, e->offset, e->size, &first, &last);
-    if (e->strides || last - first != fsdpck_box_nelem(e->size, g->t->ndim)) {
+    if (last - first != fsdpck_box_nelem(e->size, g->t->ndim) ||
+        !fsdpck_fetch_is_run(e, g->t->ndim, e->offset, e->size, &at)) {
         g->e = e;
         g->err = err;
         return fsdpck_range_boxes(g->t->ndim, g->t->shape, g->begin, g->end, range_box, g);
@@ -283,7 +290,7 @@ static int range_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_
         return 0;
     const struct run_target run = { .dense = g->dst + (a - g->begin) * g->item };
     g->covered += b - a;
-    return fetch_run(g->f, g->ordinal, e, a - first, b - a, &run, err);
+    return fetch_run(g->f, g->ordinal, e, at + a - first, b - a, &run, err);
 }
 
 int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst,
@@ -294,6 +301,8 @@ int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, u
     uint64_t offset[FSDPCK_MAX_DIMS] = { 0 }, size[FSDPCK_MAX_DIMS];
     if (begin == end)
         return 0;
+    if (fsdpck_is_computed(f->src, ordinal))
+        return fsdpck_values_range(f, ordinal, begin, end, dst, err);
     g.item = fsdpck_dtype_info(t->dtype)->nbytes;
     if (t->ndim) { /* the rows that the range intersects */
         uint64_t row = t->nelem / t->shape[0];

@@ -6,6 +6,8 @@
 
 #include "engine/workspace.h"
 
+#define FSDPCK_READ_APART_NBYTES (16u << 10) /* runs of this size or more are read one by one if gaps are as long */
+
 /* Fetches elements [begin, end) of tensor `ordinal` (not an alias), in row-major order, dense, to dst. Fails if the
  * source's chunks do not cover them. */
 int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst,

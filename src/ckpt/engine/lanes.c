@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/box.h"
 #include "base/checked.h"
+#include "engine/value_view.h"
+#include "tensor/box.h"
 
 #define LANE_NBYTES        (32u << 20) /* a longer chunk is cut, if possible */
 #define PACKED_LANE_NBYTES (4u << 20)  /* if compressed, because the next lane waits for its size */
+#define LATE_NLANES        32          /* that late tensors wait for: more than there are threads, nearly always */
 #define CUT_MAX_NBYTES     (64u << 20) /* unless rows and blocks end together less often than this */
 
 struct span {
@@ -53,8 +55,10 @@ static uint64_t cut_every(const struct maker *m, uint32_t tensor, const struct f
     const struct fsdpck_tensor *t = tensor_of(m->t, tensor);
     uint64_t item = fsdpck_dtype_info(m->t->selection->tensors[tensor].dtype)->nbytes;
     uint64_t block = FSDPCK_BLOCK_NBYTES / item, row = t->ndim ? t->nelem / t->shape[0] : 1, both;
+    if (!c->hashes && m->t->src->turned_nbytes && row < LANE_NBYTES / item)
+        return LANE_NBYTES / item / row * row;
     if (!c->hashes)
-        return LANE_NBYTES / item;
+        return m->t->src->turned_nbytes ? row : LANE_NBYTES / item;
     if (!checked_mul(block / gcd(block, row), row, &both) || both > CUT_MAX_NBYTES / item)
         return 0;
     uint64_t n = (c->compressed ? PACKED_LANE_NBYTES : LANE_NBYTES) / item / both;
@@ -149,6 +153,43 @@ static int cut_tensor(struct maker *m, uint32_t tensor, size_t first, size_t las
     return 0;
 }
 
+static bool is_late(const struct fsdpck_transfer *t, const struct fsdpck_lane *lane)
+{
+    const struct fsdpck_values *values = t->src->ops->values;
+    return values && values->late && values->late(t->src, t->selection->tensors[lane->tensor].source);
+}
+
+/* Moves lanes of late tensors behind others, in their order. Compressed chunks lie in the order of their lanes. */
+static int defer_late(struct maker *m)
+{
+    struct fsdpck_lane *list = m->lanes.data;
+    const size_t n = m->lanes.count;
+    size_t at = 0, next = 0, ntaken = 0; /* next: the late lane that comes first; ntaken: others that were placed */
+    if (m->t->compress || !m->t->src->ops->values || !m->t->src->ops->values->late)
+        return 0;
+    struct fsdpck_lane *out = malloc((n + 1) * sizeof *out);
+    size_t *due = malloc((n + 1) * sizeof *due), *late = malloc((n + 1) * sizeof *late), nlate = 0;
+    int rc = out && due && late ? 0 : fsdpck_error_nomem(m->err, n * sizeof *out);
+    for (size_t i = 0; i < n && !rc; i++) {
+        if (is_late(m->t, &list[i])) {
+            due[nlate] = ntaken + LATE_NLANES;
+            late[nlate++] = i;
+            continue;
+        }
+        out[at++] = list[i];
+        for (ntaken++; next < nlate && due[next] <= ntaken; next++)
+            out[at++] = list[late[next]];
+    }
+    for (; next < nlate && !rc; next++)
+        out[at++] = list[late[next]];
+    if (!rc && n)
+        memcpy(list, out, n * sizeof *out);
+    free(out);
+    free(due);
+    free(late);
+    return rc;
+}
+
 int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct fsdpck_lanes *out,
                       struct fsdpck_error *err)
 {
@@ -166,6 +207,8 @@ int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct
         rc = cut_tensor(&m, t->chunks[first].tensor, first, last);
         first = last;
     }
+    if (!rc)
+        rc = defer_late(&m);
     free(m.spans);
     if (rc) {
         free(m.order);

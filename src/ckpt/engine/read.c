@@ -10,13 +10,15 @@
 
 #include "tensor/box.h"
 #include "engine/fetch.h"
+#include "engine/values.h"
 #include "base/hash.h"
 #include "base/pool.h"
 
 #define JOB_NBYTES (8u << 20) /* length of a run's part, cut at hash blocks, so that threads share a large tensor */
 
 struct job {
-    struct fsdpck_extent e;
+    struct fsdpck_extent e; /* all zero: the tensor is computed */
+    bool computed;
     const struct fsdpck_read *read;
     size_t ordinal;
     const uint64_t *offset, *size; /* the requested box of the chunk, in `boxes` */
@@ -26,7 +28,8 @@ struct job {
 
 struct jobs {
     struct fsdpck_source *src;
-    struct fsdpck_vec list; /* struct job */
+    const struct fsdpck_options *caller; /* progress and stop */
+    struct fsdpck_vec list;              /* struct job */
     struct fsdpck_arena boxes;
     struct fsdpck_fetch *workers;
     unsigned nworkers;
@@ -81,6 +84,35 @@ static int add_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_er
     return 0;
 }
 
+/* Cuts the box of a computed tensor into rows of its first dimension. */
+static int add_computed(struct jobs *js, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(js->src)[js->ordinal];
+    uint64_t nelem = fsdpck_box_nelem(js->size, t->ndim), item = fsdpck_dtype_info(t->dtype)->nbytes;
+    uint64_t nrows = t->ndim ? js->size[0] : 1, most = JOB_NBYTES / (nelem / nrows * item);
+    js->found += nelem;
+    js->total_nbytes += nelem * item;
+    for (uint64_t at = 0, n; at < nrows; at += n) {
+        uint64_t *box = fsdpck_arena_array(&js->boxes, 2 * (size_t)t->ndim, sizeof *box, err);
+        if (!box)
+            return FSDPCK_ERR_NOMEM;
+        struct job job = {
+            .computed = true, .read = js->read, .ordinal = js->ordinal, .offset = box, .size = box + t->ndim
+        };
+        n = !js->cut || nrows - at < most ? nrows - at : most ? most : 1;
+        if (t->ndim) {
+            memcpy(box, js->offset, t->ndim * sizeof *box);
+            memcpy(box + t->ndim, js->size, t->ndim * sizeof *box);
+            box[0] += at;
+            box[t->ndim] = n;
+        }
+        int rc = push_job(js, &job, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
 /* Finds the tensor and the box of a request, or reports an error in it. */
 static int check_read(struct jobs *js, const struct fsdpck_read *read, const uint64_t *zeros, struct fsdpck_error *err)
 {
@@ -108,7 +140,9 @@ static int cut_read(struct jobs *js, const struct fsdpck_read *read, struct fsdp
     js->found = 0;
     if (want == 0)
         return 0;
-    rc = js->src->ops->extents(js->src, js->ordinal, js->offset, js->size, add_extent, js, err);
+    rc = fsdpck_is_computed(js->src, js->ordinal)
+             ? add_computed(js, err)
+             : js->src->ops->extents(js->src, js->ordinal, js->offset, js->size, add_extent, js, err);
     if (rc || js->found == want)
         return rc;
     fsdpck_error_set(err, FSDPCK_ERR_MISSING, js->src->path,
@@ -156,6 +190,12 @@ static int run_job(struct jobs *js, const struct job *j, struct fsdpck_fetch *f,
         fsdpck_dense_strides(t->ndim, r->size ? r->size : t->shape, fsdpck_dtype_info(t->dtype)->nbytes, dense);
         to.strides = dense;
     }
+    if (j->computed) {
+        uint8_t *dst = to.dst;
+        for (uint32_t d = 0; dst && d < t->ndim; d++) /* NULL: a plan */
+            dst += (int64_t)(j->offset[d] - to.offset[d]) * to.strides[d];
+        return fsdpck_values_box(f, j->ordinal, j->offset, j->size, dst, to.strides, err);
+    }
     return fsdpck_fetch_box(f, &j->e, j->offset, j->size, j->begin, j->end, &to, err);
 }
 
@@ -163,12 +203,15 @@ static int work(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *e
 {
     struct jobs *js = ctx;
     struct fsdpck_fetch *f = &js->workers[worker];
+    const struct job *j = (const struct job *)js->list.data + piece;
+    const struct fsdpck_tensor *t = &source_tensors(js->src)[j->ordinal];
     uint64_t before = f->needed_nbytes;
-    int rc = run_job(js, (const struct job *)js->list.data + piece, f, err);
-    if (!rc && js->src->opt.progress) {
+    int rc = run_job(js, j, f, err);
+    if (!rc && js->caller->progress) {
         pthread_mutex_lock(&js->lock);
-        js->done_nbytes += f->needed_nbytes - before;
-        js->src->opt.progress(js->src->opt.ctx, js->done_nbytes, js->total_nbytes);
+        js->done_nbytes += j->computed ? fsdpck_box_nelem(j->size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes
+                                       : f->needed_nbytes - before;
+        js->caller->progress(js->caller->ctx, js->done_nbytes, js->total_nbytes);
         pthread_mutex_unlock(&js->lock);
     }
     return rc;
@@ -205,18 +248,26 @@ static void free_jobs(struct jobs *js)
     pthread_mutex_destroy(&js->lock);
 }
 
-int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
-                       struct fsdpck_error *err)
+int fsdpck_source_read_for(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                           const struct fsdpck_options *caller, struct fsdpck_error *err)
 {
-    struct jobs js = { .src = src, .cut = true, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct jobs js = { .src = src, .caller = caller, .cut = true, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct fsdpck_error own = { 0 };
+    err = err ? err : &own;
     int rc = cut_reads(&js, reads, nreads, err);
     unsigned n = workers_for(src, js.list.count);
     if (!rc)
         rc = init_workers(&js, n, err);
     if (!rc)
-        rc = fsdpck_pool_run(n, js.list.count, work, &js, src->opt.stop, err);
+        rc = fsdpck_pool_run(n, js.list.count, work, &js, caller->stop, err);
     free_jobs(&js);
     return rc;
+}
+
+int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                       struct fsdpck_error *err)
+{
+    return fsdpck_source_read_for(src, reads, nreads, &src->opt, err);
 }
 
 int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
@@ -224,6 +275,8 @@ int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *read
 {
     struct jobs js = { .src = src, .lock = PTHREAD_MUTEX_INITIALIZER };
     struct fsdpck_fetch f = { .src = src, .dry = true };
+    struct fsdpck_error own = { 0 };
+    err = err ? err : &own;
     int rc = cut_reads(&js, reads, nreads, err);
     const struct job *list = js.list.data;
     memset(out, 0, sizeof *out);
@@ -235,6 +288,7 @@ int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     out->read_nbytes = f.read_nbytes;
     out->nruns = f.nruns;
     out->peak_nbytes = (uint64_t)workers_for(src, js.list.count ? js.list.count : 1) * fsdpck_fetch_nbytes(src);
+    fsdpck_fetch_free(&f); /* a view may have made a state */
     free_jobs(&js);
     return rc;
 }

@@ -120,8 +120,8 @@ static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t
     return n->name ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-int fsdpck_named_exchange(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to,
-                          struct fsdpck_error *err)
+int fsdpck_named_replace_prefix(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to,
+                                struct fsdpck_error *err)
 {
     uint32_t keep = 0, next;
     const char *from_rest, *to_rest;

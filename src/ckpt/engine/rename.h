@@ -21,8 +21,8 @@ uint32_t fsdpck_named_in_tree(const struct fsdpck_named *n, const char *tree);
 int fsdpck_named_drop(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t nkeys, struct fsdpck_error *err);
 /* The name begins with `from`: replaces it by `to`. Keys before the change are kept; a name that is not its keys joined
  * by dots becomes a single key. */
-int fsdpck_named_exchange(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to,
-                          struct fsdpck_error *err);
+int fsdpck_named_replace_prefix(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to,
+                                struct fsdpck_error *err);
 /* Makes a second name for `n`: nested like it if it begins with the same keys, else a single key. */
 int fsdpck_named_sibling(struct fsdpck_arena *a, const struct fsdpck_named *n, const char *name,
                          struct fsdpck_named *out, struct fsdpck_error *err);

@@ -29,6 +29,10 @@ struct fsdpck_selection {
     size_t ntensors;
     struct fsdpck_chosen_item *items; /* (nitems) */
     size_t nitems;
+    const char *tree; /* the tree that the tensors are in, as "app.model"; NULL: no tree was chosen */
+    bool flat_only;   /* only names outside all trees were chosen */
+    /* What the choice of a tree left out. Whatever include and exclude leave out does not count. */
+    size_t nleft_tensors, nleft_items;
     struct fsdpck_arena arena;
 };
 
@@ -46,5 +50,8 @@ enum fsdpck_tree_policy {
 int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select,
                           enum fsdpck_tree_policy policy, struct fsdpck_selection *out, struct fsdpck_error *err);
 void fsdpck_selection_free(struct fsdpck_selection *s);
+/* Gives a note if a tree was chosen and others were left behind. A user who named the tree needs none. */
+void fsdpck_selection_note_left(const struct fsdpck_selection *s, const struct fsdpck_select *select,
+                                const struct fsdpck_options *opt);
 
 #endif

@@ -233,13 +233,23 @@ struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const ch
 
 /* ---- items ---- */
 
-int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
-                            struct fsdpck_error *err)
+int fsdpck_source_read_item_part(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                                 struct fsdpck_error *err)
 {
     const struct source_item *i = &source_items(src)[item];
+    if (i->data) {
+        memcpy(buf, i->data + at, nbytes);
+        return 0;
+    }
     if (src->ops->read_item)
         return src->ops->read_item(src, item, buf, nbytes, at, err);
     return fsdpck_files_read(src, i->file, buf, nbytes, i->offset + at, err);
+}
+
+int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *dst, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    return fsdpck_source_read_item_part(src, item, dst, source_items(src)[item].pub.nbytes, 0, err ? err : &own);
 }
 
 /* ---- accessors ---- */
@@ -248,6 +258,15 @@ const char *fsdpck_source_kind(const struct fsdpck_source *src)
 {
     return src->ops->kind;
 }
+bool fsdpck_source_is_sharded(const struct fsdpck_source *src)
+{
+    static const char *const sharded[] = { "fsdpck", "dcp", "ranks", "deepspeed", "vllm-sharded" };
+    for (size_t i = 0; i < sizeof sharded / sizeof *sharded; i++)
+        if (strcmp(src->ops->kind, sharded[i]) == 0)
+            return true;
+    return false;
+}
+
 const char *fsdpck_source_path(const struct fsdpck_source *src)
 {
     return src->path;

@@ -46,10 +46,12 @@ struct fsdpck_source_ops {
     int (*read_item)(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
                      struct fsdpck_error *err);
     void (*close)(struct fsdpck_source *src); /* frees impl; NULL: nothing to free */
+    const struct fsdpck_values *values;       /* computes some of the tensors: see value_view.h. NULL: all are stored */
 };
 
 struct source_item {
     struct fsdpck_item pub;
+    const uint8_t *data; /* (pub.nbytes) of an item that a view makes; NULL: it is stored as follows */
     uint32_t file;
     uint64_t offset;        /* of pub.nbytes stored bytes */
     uint64_t stream_nbytes; /* not 0: a zstd stream of so many bytes is stored there, which decodes to pub.nbytes */
@@ -84,18 +86,25 @@ struct fsdpck_source {
     const char *save_id, *state;
     const struct fsdpck_base *base; /* the base that it names; NULL: none */
     uint64_t nranks;
-    bool compressed; /* extents may be compressed */
-    bool streamed;   /* extents and items may be in zstd streams */
-    bool names_said; /* the caller chose the naming of a Llama's weights */
-    bool to_verify;  /* opened for verification: a missing file or wrong size is a problem to report, not an error */
+    bool compressed;        /* extents may be compressed */
+    bool streamed;          /* extents and items may be in zstd streams */
+    uint64_t turned_nbytes; /* a band of so many bytes of any tensor whose columns are stored as rows reads no byte
+                               twice; 0: there is no such tensor */
+    bool dequantized; /* a view presents its quantized weights dequantized: config.json must not call them quantized */
+    const char *held; /* how fsdpck_source_hold() presents its quantized weights; NULL: as any source */
+    bool norms_plus_one; /* Megatron-core trained its norms as 1 + weight */
+    bool names_chosen;   /* the caller chose the naming of a Llama's weights */
+    bool for_megatron; /* a view presents it as Megatron-core holds it: convert adds the files that Megatron-core reads
+                          beside .metadata */
+    bool to_verify;    /* opened for verification: a missing file or wrong size is a problem to report, not an error */
     void *impl;
 };
 
 /* Makes an empty catalogue with the options' defaults, for an opener to fill. NULL: err has the reason. */
 struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err);
 /* Like read_item of the ops, for any source. */
-int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
-                            struct fsdpck_error *err);
+int fsdpck_source_read_item_part(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                                 struct fsdpck_error *err);
 /* Returns opt with every default filled in; NULL: the source's options. */
 struct fsdpck_options fsdpck_source_options(const struct fsdpck_source *src, const struct fsdpck_options *opt);
 void fsdpck_options_fill(struct fsdpck_options *opt);
@@ -157,6 +166,14 @@ bool fsdpck_pt_is(
 int fsdpck_open_pt(struct fsdpck_source *src,
                    struct fsdpck_error *err); /* path: a torch.save file, or a folder of them */
 bool fsdpck_ranks_is(const char *name);       /* whether the name is that of one rank's part of a model */
+/* Whether each .pt of a folder is one rank's file of an item, ITEM_R.pt, and there are several items, or a
+ * metadata.pkl. */
+bool fsdpck_ranks_are_items(char *const *names, size_t count);
 int fsdpck_open_ranks(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
+bool fsdpck_deepspeed_is(const char *name);        /* whether the name is that of DeepSpeed's model states */
+bool fsdpck_deepspeed_names_tag(const char *name); /* whether a file of this name names the newest checkpoint */
+/* Returns the folder of the checkpoint that such a file in this folder names, malloc'ed; NULL if it names none. */
+char *fsdpck_deepspeed_tag(const struct fsdpck_source *src, const char *folder);
+int fsdpck_open_deepspeed(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
 
 #endif

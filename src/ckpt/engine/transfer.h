@@ -9,5 +9,7 @@
 
 /* Creates the files and moves every payload. Bytes outside payloads stay zero. No fsync. */
 int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
+/* Returns the smallest memory budget with which the source can be transferred. */
+uint64_t fsdpck_transfer_least_memory(const struct fsdpck_source *src);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/block_codec.h"
 #include "base/buffer.h"
+#include "engine/value_view.h"
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
 {
@@ -16,13 +17,21 @@ int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct 
     return f->scratch ? 0 : fsdpck_error_nomem(err, nbytes);
 }
 
+void fsdpck_fetch_init_shared(struct fsdpck_fetch *f, struct fsdpck_source *src, const struct fsdpck_fetch *with)
+{
+    *f = (struct fsdpck_fetch){ .src = src, .scratch = with->scratch, .shared = true };
+}
+
 void fsdpck_fetch_free(struct fsdpck_fetch *f)
 {
-    free(f->scratch);
+    if (!f->shared)
+        free(f->scratch);
     fsdpck_decoder_free(f->decoder);
     free(f->block);
     free(f->decoded);
     fsdpck_zstream_free(f->stream);
+    if (f->values_end)
+        f->values_end(f->values);
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
 
@@ -31,11 +40,20 @@ uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src)
     return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0;
 }
 
-uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
+uint64_t fsdpck_fetch_values_nbytes(const struct fsdpck_source *src)
+{
+    return src->ops->values ? src->ops->values->nbytes(src) : 0;
+}
+
+uint64_t fsdpck_fetch_shared_nbytes(const struct fsdpck_source *src)
 {
     uint64_t decoding = FSDPCK_FETCH_DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) +
-           fsdpck_fetch_stream_nbytes(src);
+    return (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src) + fsdpck_fetch_values_nbytes(src);
+}
+
+uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
+{
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + fsdpck_fetch_shared_nbytes(src);
 }
 
 /* Computes the rows [rows[0], rows[1]) that contain bytes [begin, end); a scalar counts as one row. Messages name the

@@ -15,6 +15,7 @@
 struct fsdpck_fetch {
     struct fsdpck_source *src;
     uint8_t *scratch;     /* page aligned; one window plus alignment on both sides */
+    bool shared;          /* it is another workspace's */
     uint64_t read_nbytes; /* bytes read so far, padding included */
     uint64_t needed_nbytes;
     uint64_t nruns;
@@ -26,14 +27,22 @@ struct fsdpck_fetch {
     struct fsdpck_zstream *stream;         /* for zstd payloads, made on first use; at the end of the last read */
     struct fsdpck_zstream_range dry_range; /* its position in a dry fetch */
     uint64_t dry_at;
+    void *values; /* state of a source that computes tensors, made on first use: see value_view.h */
+    void (*values_end)(void *state);
 };
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err);
+/* As fsdpck_fetch_init(), but reads into the scratch of `with`, which must outlive f and be used by the same thread. */
+void fsdpck_fetch_init_shared(struct fsdpck_fetch *f, struct fsdpck_source *src, const struct fsdpck_fetch *with);
 void fsdpck_fetch_free(struct fsdpck_fetch *f);
 /* Returns the maximum memory of one workspace for this source. */
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src);
+/* Returns the same without the scratch: what a workspace that shares it needs. */
+uint64_t fsdpck_fetch_shared_nbytes(const struct fsdpck_source *src);
 /* Returns the part of it for zstd streams; 0 if there are none. */
 uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src);
+/* Returns the part of it for computing tensors; 0 if none is computed. */
+uint64_t fsdpck_fetch_values_nbytes(const struct fsdpck_source *src);
 
 /* Fills err: bytes [begin, end) of the elements of a chunk do not match their hash. */
 int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/paths.h"
+#include "quant/hold.h"
 
 enum { DTYPE, SHAPE, CONTENT, ALL_FIELDS = 7 };
 
@@ -63,8 +64,8 @@ static int find(struct index_parse *p, struct fsdpck_base *base)
 
 void fsdpck_index_parse_base(struct index_parse *p)
 {
-    enum { PATH, TENSORS, ALL = 3 };
-    static const char *const fields[] = { "path", "tensors", NULL };
+    enum { PATH, TENSORS, HELD, ALL = 3 };
+    static const char *const fields[] = { "path", "tensors", "held", NULL };
     uint32_t seen = 0;
     struct fsdpck_base *base = fsdpck_arena_alloc(&p->src->arena, sizeof *base, p->err);
     if (!base) {
@@ -75,11 +76,16 @@ void fsdpck_index_parse_base(struct index_parse *p)
     for (int field; (field = fsdpck_index_next_field(p, fields, &seen)) >= 0;)
         if (field == PATH)
             base->path = fsdpck_index_parse_text(p);
+        else if (field == HELD)
+            base->held = fsdpck_index_parse_text(p);
         else
             parse_tensors(p, base);
     if (p->j.failed)
         return;
-    if (seen != ALL)
+    if (base->held && !fsdpck_hold_is_known(base->held))
+        fsdpck_json_fail(&p->j, FSDPCK_ERR_UNSUPPORTED, "base: held is '%s', which this version does not know",
+                         base->held);
+    else if ((seen & ALL) != ALL)
         fsdpck_index_bad(p, "base wants path and tensors");
     else if (!fsdpck_path_is_relative(base->path))
         fsdpck_index_bad(p, "base: path is not relative and plain but for leading '..'");

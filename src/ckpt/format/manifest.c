@@ -271,6 +271,8 @@ static int write_base(const struct fsdpck_base *base, const char *target, struct
         return base ? FSDPCK_ERR_NOMEM : 0;
     fsdpck_text_printf(t, "\"base\":{\"path\":");
     fsdpck_text_json(t, way);
+    if (base->held)
+        fsdpck_text_printf(t, ",\"held\":\"%s\"", base->held);
     fsdpck_text_printf(t, ",\"tensors\":{");
     for (size_t i = 0; i < base->ntensors; i++) {
         const struct fsdpck_base_tensor *x = &base->tensors[i];

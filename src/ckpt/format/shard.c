@@ -30,7 +30,7 @@ int fsdpck_shard_add_chunk(struct fsdpck_shard *s, uint32_t ordinal, enum fsdpck
         return FSDPCK_ERR_NOMEM;
     *e =
         (struct fsdpck_shard_entry){ .ordinal = ordinal, .dtype = dtype, .ndim = ndim, .offset = offset, .size = size };
-    fsdpck_item_place(dtype, ndim, size, s->end, &e->layout);
+    fsdpck_item_lay_out(dtype, ndim, size, s->end, &e->layout);
     e->decoded_nbytes = e->layout.payload_nbytes;
     if (s->compressed)
         e->layout = (struct fsdpck_item_layout){ .begin = s->end, .payload_nbytes = e->decoded_nbytes };

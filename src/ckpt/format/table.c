@@ -146,7 +146,7 @@ static int read_header(struct reader *r, struct fsdpck_table *t)
 }
 
 /* A block never grows, and none is empty. */
-static bool sizes_make_sense(const struct fsdpck_table_entry *e)
+static bool sizes_are_valid(const struct fsdpck_table_entry *e)
 {
     if (e->codec == FSDPCK_CODEC_STORED)
         return e->nbytes == e->decoded;
@@ -175,7 +175,7 @@ static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_
     /* No entry may have an empty payload: otherwise a sparse file of zeros would be a table with any number of
      * entries. */
     if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 ||
-        !is_zero(b + 68, 12) || !sizes_make_sense(e))
+        !is_zero(b + 68, 12) || !sizes_are_valid(e))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "an entry of the chunk table makes no sense");
     return 0;
 }

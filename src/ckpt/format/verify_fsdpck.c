@@ -166,7 +166,7 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
         rc = fsdpck_verify_contents_check(v->common.contents, err);
     bool compare = index_of(v)->has_metadata &&
                    v->common.result->nproblems == 0; /* only of intact files; others were already reported */
-    return !rc && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : rc;
+    return !rc && compare && !v->common.metadata_pending ? fsdpck_verify_metadata(&v->common, err) : rc;
 }
 
 int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report_fn, void *report_ctx,

@@ -14,7 +14,7 @@ struct fsdpck_verifier {
     struct fsdpck_verify_contents *contents;
     bool *unread; /* (files) */
     pthread_mutex_t lock;
-    bool metadata_waits; /* the valid .metadata still has its temporary name: a save in place was committed, but not
+    bool metadata_pending; /* the valid .metadata still has its temporary name: a save in place was committed, but not
                             cleaned up */
 };
 

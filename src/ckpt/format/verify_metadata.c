@@ -44,12 +44,12 @@ static size_t stored(const struct fsdpck_source *src, size_t i)
 
 /* The two may list the names of one tensor in different orders: only the set of names that share their bytes
  * matters. */
-static bool same_twins(const struct comparison *c, size_t i)
+static bool same_aliases(const struct comparison *c, size_t i)
 {
     const struct fsdpck_tensor *first = &source_tensors(c->src)[stored(c->src, i)],
-                               *twin = fsdpck_source_find(c->dcp, first->name);
+                               *found = fsdpck_source_find(c->dcp, first->name);
     return c->tensor->nelem == 0 ||
-           (twin && stored(c->dcp, (size_t)(twin - source_tensors(c->dcp))) == stored(c->dcp, c->there));
+           (found && stored(c->dcp, (size_t)(found - source_tensors(c->dcp))) == stored(c->dcp, c->there));
 }
 
 /* ---- locations ---- */
@@ -148,7 +148,7 @@ static int compare_tensor(struct comparison *c, size_t i, struct fsdpck_error *e
     }
     if (!same_path(t->path, t->npath, d->path, d->npath))
         return report(c, t->name, "has it at another path of keys than index.json"), 0;
-    if (!same_twins(c, i))
+    if (!same_aliases(c, i))
         return report(c, t->name, "does not name the same tensors as one as index.json does"), 0;
     return compare_chunks(c, i, err);
 }

@@ -110,7 +110,7 @@ static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_
                             .differs = "is not the one that belongs to index.json: damaged, or written by a later save "
                                        "of PyTorch into this directory" };
     int rc = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
-    v->metadata_waits = path && !ends_with(path, "/.metadata");
+    v->metadata_pending = path && !ends_with(path, "/.metadata");
     free(path);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "commit/commit.h"
+#include "hf/assets_edit.h"
 #include "hf/config.h"
 #include "base/hash.h"
 #include "base/ioutil.h"
@@ -110,7 +111,7 @@ static bool holds_target(const struct gathering *g, const char *path)
     return strncmp(path, entry, n) == 0 && path[n] == '/';
 }
 
-static void say_left(const struct gathering *g, const char *path)
+static void note_left_behind(const struct gathering *g, const char *path)
 {
     char line[1024];
     if (!g->from->opt.note)
@@ -122,7 +123,7 @@ static void say_left(const struct gathering *g, const char *path)
 static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
 {
     size_t n = g->from->assets.count;
-    bool said = false;
+    bool noted = false;
     int rc = n ? begin_gathering(g) : 0;
     if (!rc && n && !(out->list = calloc(n, sizeof *out->list)))
         return fsdpck_error_nomem(g->err, n * sizeof *out->list);
@@ -130,9 +131,9 @@ static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
         const struct source_asset *a = &source_assets(g->from)[i];
         if (!holds_target(g, a->pub.path)) {
             rc = add_asset(g, a, &out->list[out->count++]);
-        } else if (!said) {
-            say_left(g, a->pub.path);
-            said = true;
+        } else if (!noted) {
+            note_left_behind(g, a->pub.path);
+            noted = true;
         }
     }
     return rc;
@@ -155,43 +156,6 @@ static int add_folder(struct gathering *g, const char *folder, struct fsdpck_ass
     return rc;
 }
 
-static struct fsdpck_asset_out *find_config(const struct fsdpck_assets_out *assets)
-{
-    for (size_t i = 0; i < assets->count; i++)
-        if (strcmp(assets->list[i].path, "config.json") == 0)
-            return &assets->list[i];
-    return NULL;
-}
-
-static int check_hash(const struct fsdpck_asset_out *a, const struct fsdpck_hash128 *found, struct fsdpck_error *err)
-{
-    if (!a->check_hash || memcmp(found->bytes, a->hash, sizeof a->hash) == 0)
-        return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "its hash is not the one that the checkpoint has for it");
-}
-
-static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, enum fsdpck_dtype dtype,
-                       struct fsdpck_error *err)
-{
-    struct fsdpck_hash128 hash;
-    char *text = NULL;
-    uint64_t nbytes;
-    int rc = fsdpck_read_file(io, a->from, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, err);
-    if (rc)
-        return rc;
-    fsdpck_hash(text, nbytes, &hash);
-    rc = check_hash(a, &hash, err);
-    if (!rc)
-        rc = fsdpck_config_set_dtype(a->from, text, nbytes, fsdpck_dtype_info(dtype)->name, &a->data, &a->nbytes, err);
-    if (!rc) {
-        free(a->from);
-        a->from = NULL;
-        a->check_hash = false;
-    }
-    free(text);
-    return rc;
-}
-
 int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast,
                          enum fsdpck_dtype dtype, struct fsdpck_assets_out *out, struct fsdpck_error *err)
 {
@@ -202,9 +166,8 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
     g.target = resolved;
     if (!rc)
         rc = folder ? add_folder(&g, folder, out) : add_assets(&g, out);
-    struct fsdpck_asset_out *config = !rc && cast ? find_config(out) : NULL;
-    if (config)
-        rc = cast_config(src->io, config, dtype, err);
+    if (!rc)
+        rc = fsdpck_assets_edit(src->io, out, cast ? &dtype : NULL, src->dequantized, err);
     free(resolved);
     if (rc)
         fsdpck_assets_free(out);
@@ -215,7 +178,7 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
 static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text,
                        uint64_t *nbytes, char **owned, struct fsdpck_error *err)
 {
-    const struct fsdpck_asset_out *config = find_config(assets);
+    const struct fsdpck_asset_out *config = fsdpck_assets_config(assets);
     int rc = 0;
     *text = *owned = NULL;
     *nbytes = 0;
@@ -304,8 +267,8 @@ static int each_parent(const struct fsdpck_io *io, char *path, size_t base,
     return rc;
 }
 
-static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, const char *to, int fd,
-                struct fsdpck_hasher *h, char *buf, struct fsdpck_error *err)
+static int copy_bytes(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, const char *to, int fd,
+                      struct fsdpck_hasher *h, char *buf, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     int rc = io->fstat(io->ctx, in, &st);
@@ -341,7 +304,7 @@ static int copy_file(const struct fsdpck_io *io, struct fsdpck_asset_out *a, con
         rc = fsdpck_error_sys(err, -fd, to, "cannot create");
         goto out;
     }
-    rc = pump(io, a, in, to, fd, h, buf, err);
+    rc = copy_bytes(io, a, in, to, fd, h, buf, err);
     fsdpck_hasher_finish(h, hash);
 out:
     if (in >= 0)
@@ -372,7 +335,7 @@ static int write_asset(const struct fsdpck_io *io, struct fsdpck_asset_out *a, c
         rc = copy_file(io, a, to, &hash, err);
     }
     if (!rc)
-        rc = check_hash(a, &hash, err);
+        rc = fsdpck_asset_check_hash(a, &hash, err);
     if (!rc)
         rc = each_parent(io, to, base, fsdpck_fsync_path, err);
     if (!rc)

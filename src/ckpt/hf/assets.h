@@ -30,6 +30,9 @@ struct fsdpck_assets_out {
  * Face cache; refuses other links. cast: config.json's torch_dtype / dtype become that of `dtype`. */
 int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast,
                          enum fsdpck_dtype dtype, struct fsdpck_assets_out *out, struct fsdpck_error *err);
+/* Changes torch_dtype / dtype of config.json among them, as gathering with `cast` does. */
+int fsdpck_assets_set_dtype(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, enum fsdpck_dtype dtype,
+                            struct fsdpck_error *err);
 /* Writes them below `dir` (creates it and sub-folders if missing), and fsyncs each file and folder; fills hash and
  * nbytes. */
 int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir,

@@ -9,6 +9,7 @@
 #include "base/ioutil.h"
 #include "base/suffix.h"
 #include "commit/commit_view.h"
+#include "engine/source_impl.h"
 
 #define MAX_DEPTH  16
 #define MAX_ASSETS 100000u
@@ -34,6 +35,23 @@ static bool is_weights(const char *name)
                                             ".msgpack",     ".onnx", ".gguf", ".ot",  ".distcp" };
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (ends_with(name, suffixes[i]))
+            return true;
+    return false;
+}
+
+/* DeepSpeed writes these beside its weights: the name of the newest checkpoint, and scripts that convert it. */
+static bool is_beside_deepspeed(const char *name)
+{
+    return fsdpck_deepspeed_names_tag(name) || strcmp(name, "zero_to_fp32.py") == 0 ||
+           strcmp(name, "zero_to_torch.py") == 0;
+}
+
+/* Whether the source reads files below the folder. */
+static bool is_read(const struct scan *s, const char *folder)
+{
+    const size_t n = strlen(folder);
+    for (size_t i = 0; i < s->src->files.count; i++)
+        if (strncmp(source_files(s->src)[i].path, folder, n) == 0 && source_files(s->src)[i].path[n] == '/')
             return true;
     return false;
 }
@@ -126,10 +144,10 @@ static int note_run(struct scan *s, const char *dir, const char *name, struct fs
 /* Scans an entry "NAME", or one with a temporary name that will become NAME. */
 static int scan_name(struct scan *s, const struct found *dir, const char *name, struct fsdpck_error *err)
 {
-    size_t waits = *dir->path ? 0 : fsdpck_commit_view_waits(&s->view, name);
-    char *as = strndup(name, waits ? waits : strlen(name));
+    size_t pending_nbytes = *dir->path ? 0 : fsdpck_commit_view_pending(&s->view, name);
+    char *as = strndup(name, pending_nbytes ? pending_nbytes : strlen(name));
     int rc = as ? 0 : fsdpck_error_nomem(err, strlen(name) + 1);
-    if (!rc && as[0] != '.' && !is_weights(as) && !ends_with(as, ".index.json"))
+    if (!rc && as[0] != '.' && !is_weights(as) && !ends_with(as, ".index.json") && !is_beside_deepspeed(as))
         rc = scan_entry(s, fsdpck_path_join(dir->path, as, err), fsdpck_path_join(dir->from, name, err), err);
     free(as);
     return rc;
@@ -140,7 +158,8 @@ static int scan_names(struct scan *s, const struct found *dir, char *const *name
     int rc = 0;
     for (size_t i = 0; i < n && *dir->path; i++)
         if (is_weights(names[i])) {
-            note_skipped(s, dir->path, "a folder with weights of its own");
+            if (!is_read(s, dir->from))
+                note_skipped(s, dir->path, "a folder with weights of its own");
             return note_run(s, dir->path, names[i], err);
         }
     for (size_t i = 0; i < n && !rc; i++)

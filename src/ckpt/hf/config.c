@@ -81,22 +81,29 @@ int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *
 
 /* ---- heads ---- */
 
+static void read_heads(struct fsdpck_json *j, bool outermost, uint64_t *heads, uint64_t *kv_heads)
+{
+    const char *key;
+    fsdpck_json_object(j);
+    while (fsdpck_json_next_key(j, &key)) {
+        const bool is_heads = strcmp(key, "num_attention_heads") == 0, is_kv = strcmp(key, "num_key_value_heads") == 0;
+        if ((is_heads || is_kv) && fsdpck_json_peek(j) != FSDPCK_JSON_NULL)
+            *(is_heads ? heads : kv_heads) = fsdpck_json_u64(j);
+        else if (outermost && strcmp(key, "text_config") == 0 && fsdpck_json_peek(j) == FSDPCK_JSON_OBJECT)
+            read_heads(j, false, heads, kv_heads);
+        else
+            fsdpck_json_skip(j);
+    }
+}
+
 int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint64_t *heads, uint64_t *kv_heads,
                         struct fsdpck_error *err)
 {
     struct fsdpck_json j;
     struct fsdpck_error own = { 0 };
-    const char *key;
     *heads = *kv_heads = 0;
     fsdpck_json_begin(&j, file, 0, text, nbytes, err ? err : (err = &own));
-    fsdpck_json_object(&j);
-    while (fsdpck_json_next_key(&j, &key)) {
-        bool is_heads = strcmp(key, "num_attention_heads") == 0, is_kv = strcmp(key, "num_key_value_heads") == 0;
-        if ((is_heads || is_kv) && fsdpck_json_peek(&j) != FSDPCK_JSON_NULL)
-            *(is_heads ? heads : kv_heads) = fsdpck_json_u64(&j);
-        else
-            fsdpck_json_skip(&j);
-    }
+    read_heads(&j, true, heads, kv_heads);
     fsdpck_json_end(&j);
     int rc = j.failed ? err->code : 0;
     fsdpck_json_free(&j);
@@ -290,4 +297,20 @@ int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, c
     fsdpck_json_free(&j);
     fsdpck_vec_free(&spans);
     return rc;
+}
+
+/* ---- families ---- */
+
+int fsdpck_config_refuse_family(const char *file, const char *model_type, const char *none, const void *rows, size_t n,
+                                size_t row_nbytes, struct fsdpck_error *err)
+{
+    char known[400] = "";
+    size_t at = 0;
+    for (size_t i = 0; i < n && at < sizeof known; i++) {
+        const char *family;
+        memcpy(&family, (const char *)rows + i * row_nbytes, sizeof family);
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", family);
+    }
+    return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, file, "model_type '%s' is %s; known are %s", model_type, none,
+                            known);
 }

@@ -2,10 +2,8 @@
 /* The table of names. Knows no tensors. */
 #include "hf/llama_names.h"
 
-#include <stdio.h>
-#include <string.h>
+#include "hf/name_pattern.h"
 
-/* '#' stands for a layer number. */
 static const struct {
     const char *hf, *titan;
     enum fsdpck_llama_role role;
@@ -24,34 +22,13 @@ static const struct {
     { "lm_head.weight", "output.weight", FSDPCK_LLAMA_PLAIN },
 };
 
-/* Returns whether name matches the pattern; *digits, *ndigits: the part for its '#'. */
-static bool matches(const char *pattern, const char *name, const char **digits, int *ndigits)
-{
-    const char *mark = strchr(pattern, '#');
-    *digits = "";
-    *ndigits = 0;
-    if (!mark)
-        return !strcmp(pattern, name);
-    size_t before = (size_t)(mark - pattern);
-    if (strncmp(pattern, name, before) != 0)
-        return false;
-    *digits = name + before;
-    while ((*digits)[*ndigits] >= '0' && (*digits)[*ndigits] <= '9' && *ndigits < 9)
-        ++*ndigits;
-    return *ndigits > 0 && !strcmp(mark + 1, *digits + *ndigits);
-}
-
 bool fsdpck_llama_rename(const char *name, bool to_hf, char *out, size_t nbytes, enum fsdpck_llama_role *role)
 {
+    struct fsdpck_layer_number layer;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
-        const char *from = to_hf ? weights[i].titan : weights[i].hf, *to = to_hf ? weights[i].hf : weights[i].titan,
-                   *digits;
-        int ndigits;
-        if (!matches(from, name, &digits, &ndigits))
+        if (!fsdpck_name_matches(to_hf ? weights[i].titan : weights[i].hf, name, &layer))
             continue;
-        const char *mark = strchr(to, '#');
-        int before = mark ? (int)(mark - to) : (int)strlen(to);
-        snprintf(out, nbytes, "%.*s%.*s%s", before, to, ndigits, digits, mark ? mark + 1 : "");
+        fsdpck_name_fill(to_hf ? weights[i].hf : weights[i].titan, &layer, out, nbytes);
         *role = weights[i].role;
         return true;
     }

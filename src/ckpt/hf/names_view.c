@@ -10,9 +10,10 @@
 #include <string.h>
 
 #include "base/ioutil.h"
-#include "engine/source_impl.h"
+#include "engine/view.h"
 #include "hf/config.h"
 #include "hf/llama_names.h"
+#include "hf/weight_names.h"
 #include "tensor/box.h"
 
 /* A tensor with permuted rows: all its extents, sorted by the first row that they present. */
@@ -23,18 +24,17 @@ struct permuted_rows {
 };
 
 struct view {
-    struct fsdpck_source inner; /* the source as opened; its catalogue is no longer presented */
-    struct fsdpck_source_ops ops;
-    struct fsdpck_vec shown; /* struct view_tensor, parallel to the source's tensors */
+    struct fsdpck_view view;
+    struct fsdpck_vec tensors; /* struct view_tensor, parallel to the source's tensors */
 };
 
 struct view_tensor {
-    size_t inner;                 /* ordinal in inner */
-    struct permuted_rows *turned; /* NULL: not permuted */
+    size_t inner;                   /* ordinal in inner */
+    struct permuted_rows *permuted; /* NULL: not permuted */
 };
 
 struct view_builder {
-    struct fsdpck_source *src;
+    struct fsdpck_source *src, *inner;
     struct view *view;
     bool to_hf;
     uint64_t heads, kv_heads;
@@ -100,7 +100,7 @@ static int add_pairs(struct view_builder *m, const struct fsdpck_extent *e, uint
     return rc;
 }
 
-static int turn_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
+static int permute_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct view_builder *m = ctx;
     uint64_t per_head = 2 * m->half;
@@ -124,31 +124,31 @@ static int refuse(struct view_builder *m, const char *name, const char *what)
     return m->err->code;
 }
 
-static int turn(struct view_builder *m, size_t inner, enum fsdpck_llama_role role, struct permuted_rows **out)
+static int permute_rows(struct view_builder *m, size_t inner, enum fsdpck_llama_role role, struct permuted_rows **out)
 {
     static const uint64_t origin[FSDPCK_MAX_DIMS];
     char text[160];
     uint64_t heads = role == FSDPCK_LLAMA_Q ? m->heads : m->kv_heads;
-    m->t = (const struct fsdpck_tensor *)m->view->inner.tensors.data + inner;
+    m->t = &source_tensors(m->inner)[inner];
     if (m->t->ndim == 0 || m->t->nelem == 0 || m->t->shape[0] % (2 * heads) != 0) {
         snprintf(text, sizeof text, "its rows cannot be those of the %" PRIu64 " heads that config.json names", heads);
         return refuse(m, m->t->name, text);
     }
     m->half = m->t->shape[0] / heads / 2;
     m->extents = (struct fsdpck_vec)FSDPCK_VEC(struct fsdpck_extent);
-    int rc = m->view->inner.ops->extents(&m->view->inner, inner, origin, m->t->shape, turn_extent, m, m->err);
-    struct permuted_rows *turned = rc ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *turned, m->err);
+    int rc = m->inner->ops->extents(m->inner, inner, origin, m->t->shape, permute_extent, m, m->err);
+    struct permuted_rows *permuted = rc ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *permuted, m->err);
     struct fsdpck_extent *copy =
-        turned ? fsdpck_arena_array(&m->src->arena, m->extents.count, sizeof *copy, m->err) : NULL;
+        permuted ? fsdpck_arena_array(&m->src->arena, m->extents.count, sizeof *copy, m->err) : NULL;
     if (copy && m->extents.count) {
         qsort(m->extents.data, m->extents.count, sizeof *copy, by_row);
         memcpy(copy, m->extents.data, m->extents.count * sizeof *copy);
-        *turned = (struct permuted_rows){ copy, m->extents.count, 0 };
-        for (size_t i = 0; i < turned->count; i++)
-            turned->longest = copy[i].size[0] > turned->longest ? copy[i].size[0] : turned->longest;
+        *permuted = (struct permuted_rows){ copy, m->extents.count, 0 };
+        for (size_t i = 0; i < permuted->count; i++)
+            permuted->longest = copy[i].size[0] > permuted->longest ? copy[i].size[0] : permuted->longest;
     }
     fsdpck_vec_free(&m->extents);
-    *out = turned;
+    *out = permuted;
     return rc ? rc : copy ? 0 : FSDPCK_ERR_NOMEM;
 }
 
@@ -158,21 +158,21 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
                    fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
 {
     struct view *v = src->impl;
-    const struct view_tensor *s = (const struct view_tensor *)v->shown.data + ordinal;
+    const struct view_tensor *s = (const struct view_tensor *)v->tensors.data + ordinal;
     uint32_t ndim = source_tensors(src)[ordinal].ndim;
     uint64_t o[FSDPCK_MAX_DIMS], n[FSDPCK_MAX_DIMS];
-    if (!s->turned)
-        return v->inner.ops->extents(&v->inner, s->inner, offset, size, visit, ctx, err);
-    size_t low = 0, high = s->turned->count;
+    if (!s->permuted)
+        return v->view.inner.ops->extents(&v->view.inner, s->inner, offset, size, visit, ctx, err);
+    size_t low = 0, high = s->permuted->count;
     while (low < high) { /* the first extent that may reach the box */
         size_t middle = low + (high - low) / 2;
-        if (s->turned->extents[middle].offset[0] + s->turned->longest <= offset[0])
+        if (s->permuted->extents[middle].offset[0] + s->permuted->longest <= offset[0])
             low = middle + 1;
         else
             high = middle;
     }
-    for (size_t i = low; i < s->turned->count && s->turned->extents[i].offset[0] < offset[0] + size[0]; i++) {
-        const struct fsdpck_extent *e = &s->turned->extents[i];
+    for (size_t i = low; i < s->permuted->count && s->permuted->extents[i].offset[0] < offset[0] + size[0]; i++) {
+        const struct fsdpck_extent *e = &s->permuted->extents[i];
         int rc = fsdpck_box_intersect(ndim, e->offset, e->size, offset, size, o, n) ? visit(ctx, e, err) : 0;
         if (rc)
             return rc;
@@ -183,138 +183,75 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
 static void close_view(struct fsdpck_source *src)
 {
     struct view *v = src->impl;
-    if (v->inner.ops->close)
-        v->inner.ops->close(&v->inner);
-    fsdpck_vec_free(&v->inner.tensors);
-    fsdpck_vec_free(&v->inner.items);
-    fsdpck_names_free(&v->inner.names);
-    fsdpck_vec_free(&v->shown);
-    free(v);
+    fsdpck_vec_free(&v->view.inner.items);
+    fsdpck_vec_free(&v->tensors);
+    fsdpck_view_close(src);
 }
+
+static const struct fsdpck_source_ops ops = { .extents = extents, .close = close_view };
 
 static struct view *make_view(struct fsdpck_source *src)
 {
     struct view *v = calloc(1, sizeof *v);
     if (!v)
         return NULL;
-    v->inner = *src;
-    v->ops = (struct fsdpck_source_ops){ .kind = src->ops->kind, .extents = extents, .close = close_view };
-    v->shown = (struct fsdpck_vec)FSDPCK_VEC(struct view_tensor);
-    src->ops = &v->ops;
-    src->impl = v;
-    src->tensors = (struct fsdpck_vec){ NULL, 0, 0, v->inner.tensors.item_nbytes };
-    src->items = (struct fsdpck_vec){ NULL, 0, 0, v->inner.items.item_nbytes };
-    src->names = (struct fsdpck_names){ 0 };
+    v->tensors = (struct fsdpck_vec)FSDPCK_VEC(struct view_tensor);
+    fsdpck_view_install(&v->view, src, &ops);
+    src->items = (struct fsdpck_vec){ NULL, 0, 0, v->view.inner.items.item_nbytes };
     return v;
 }
 
 /* ---- names ---- */
 
-/* Returns the weight's name, without a tree "model" around all of them. */
-static const char *weight_name(const struct fsdpck_tensor *t)
+static int add_view_tensor(struct view_builder *m, size_t inner)
 {
-    bool nested = t->npath > 1 && t->path[0].str && !strcmp(t->path[0].str, "model") && !strncmp(t->name, "model.", 6);
-    return nested ? t->name + 6 : t->name;
-}
-
-/* Tensors that trainers save beside the weights. */
-static bool is_state(const struct fsdpck_tensor *t)
-{
-    static const char *const trees[] = { "optimizer",   "optim",      "state", "param_groups", "lr_scheduler",
-                                         "train_state", "dataloader", "ema",   "extra_state" };
-    for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
-        size_t n = strlen(trees[i]);
-        if (!strncmp(t->name, trees[i], n) && (t->name[n] == '.' || t->name[n] == 0))
-            return true;
-    }
-    return false;
-}
-
-static int show(struct view_builder *m, size_t inner)
-{
-    const struct fsdpck_tensor *t = (const struct fsdpck_tensor *)m->view->inner.tensors.data + inner;
+    const struct fsdpck_tensor *t = &source_tensors(m->inner)[inner];
     char name[512];
     enum fsdpck_llama_role role;
-    struct permuted_rows *turned = NULL;
+    struct permuted_rows *permuted = NULL;
     m->outer[inner] = SIZE_MAX;
-    if (!fsdpck_llama_rename(weight_name(t), m->to_hf, name, sizeof name, &role)) {
+    if (!fsdpck_llama_rename(fsdpck_weight_name(t), m->to_hf, name, sizeof name, &role)) {
         m->nleft++;
-        return is_state(t) ? 0
-                           : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
+        return fsdpck_weight_is_state(t)
+                   ? 0
+                   : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
     }
     m->outer[inner] = m->src->tensors.count;
-    struct view_tensor *s = fsdpck_vec_push(&m->view->shown, m->err);
+    struct view_tensor *s = fsdpck_vec_push(&m->view->tensors, m->err);
     if (!s)
         return FSDPCK_ERR_NOMEM;
     s->inner = inner;
     if (t->alias_of >= 0 && m->outer[t->alias_of] != SIZE_MAX)
         return fsdpck_source_add_alias(m->src, m->src->path, name, NULL, 0, m->outer[t->alias_of], m->err);
-    int rc = role == FSDPCK_LLAMA_PLAIN ? 0 : turn(m, inner, role, &turned);
+    int rc = role == FSDPCK_LLAMA_PLAIN ? 0 : permute_rows(m, inner, role, &permuted);
     if (rc)
         return rc;
-    s->turned = turned;
-    struct fsdpck_tensor *made =
-        fsdpck_source_add_tensor(m->src, m->src->path, name, NULL, 0, t->dtype, t->ndim, t->shape, m->err);
-    if (!made)
-        return m->err->code;
-    if (!turned) {
-        made->mesh = t->mesh;
-        made->placements = t->placements;
-        made->has_content = t->has_content;
-        memcpy(made->content, t->content, sizeof made->content);
-    }
-    return 0;
-}
-
-static void say_left(const struct view_builder *m)
-{
-    char line[160];
-    size_t nitems = m->view->inner.items.count;
-    if (!m->src->opt.note || (!m->nleft && !nitems))
-        return;
-    snprintf(line, sizeof line,
-             "only the model's weights get other names: %zu tensors and %zu values of the trainer's state are left out",
-             m->nleft, nitems);
-    m->src->opt.note(m->src->opt.ctx, line);
-}
-
-static void say_has(const struct fsdpck_source *src, const char *names)
-{
-    char line[120];
-    snprintf(line, sizeof line, "--names %s: the weights are called so already, and are taken as they are", names);
-    if (src->opt.note)
-        src->opt.note(src->opt.ctx, line);
+    s->permuted = permuted;
+    if (!permuted)
+        return fsdpck_view_show(m->src, t, name, m->err);
+    return fsdpck_source_add_tensor(m->src, m->src->path, name, NULL, 0, t->dtype, t->ndim, t->shape, m->err)
+               ? 0
+               : m->err->code;
 }
 
 static int show_all(struct view_builder *m)
 {
-    size_t count = m->view->inner.tensors.count;
+    size_t count = m->inner->tensors.count;
     int rc = 0;
     m->outer = calloc(count + 1, sizeof *m->outer);
     if (!m->outer)
         return fsdpck_error_nomem(m->err, count * sizeof *m->outer);
     for (size_t i = 0; !rc && i < count; i++)
-        rc = show(m, i);
+        rc = add_view_tensor(m, i);
     free(m->outer);
     return rc;
 }
 
 /* ---- config.json ---- */
 
-/* Returns the path of the config with the number of heads; malloc'ed, NULL if there is none. */
-static char *find_config(const struct fsdpck_source *src, const char *folder)
-{
-    if (folder)
-        return fsdpck_path_join(folder, "config.json", NULL);
-    for (size_t i = 0; i < src->assets.count; i++)
-        if (!strcmp(source_assets(src)[i].pub.path, "config.json"))
-            return strdup(source_assets(src)[i].from);
-    return NULL;
-}
-
 static int read_heads(struct view_builder *m, const char *folder)
 {
-    char *path = find_config(m->src, folder), *text = NULL;
+    char *path = fsdpck_weight_config(m->src, folder), *text = NULL;
     uint64_t nbytes;
     if (!path) {
         fsdpck_error_set(m->err, FSDPCK_ERR_MISSING, m->src->path,
@@ -333,34 +270,35 @@ static int read_heads(struct view_builder *m, const char *folder)
 /* ---- the view ---- */
 
 /* Counts the source's tensors with names of one convention. */
-static size_t count_names(const struct fsdpck_source *src, bool to_hf, bool turned)
+static size_t count_names(const struct fsdpck_source *src, bool to_hf, bool permuted)
 {
     char name[512];
     enum fsdpck_llama_role role;
     size_t n = 0;
     for (size_t i = 0; i < src->tensors.count; i++)
-        n += fsdpck_llama_rename(weight_name(&source_tensors(src)[i]), to_hf, name, sizeof name, &role) &&
-             (!turned || role != FSDPCK_LLAMA_PLAIN);
+        n += fsdpck_llama_rename(fsdpck_weight_name(&source_tensors(src)[i]), to_hf, name, sizeof name, &role) &&
+             (!permuted || role != FSDPCK_LLAMA_PLAIN);
     return n;
 }
 
 bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src)
 {
-    return !src->names_said && count_names(src, true, true) > 0;
+    return !src->names_chosen && count_names(src, true, true) > 0;
 }
 
-int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err)
+int fsdpck_llama_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err)
 {
-    struct fsdpck_error own = { 0 };
-    struct view_builder m = { .src = src, .to_hf = !strcmp(names, "hf"), .err = err ? err : &own };
-    if (!m.to_hf && strcmp(names, "torchtitan") != 0)
-        return fsdpck_error_set(m.err, FSDPCK_ERR_USAGE, NULL,
-                                "'%s' are no names that a model has; there are hf, torchtitan", names);
-    src->names_said = true;
+    struct view_builder m = { .src = src, .to_hf = strcmp(names, "torchtitan") != 0, .err = err };
+    src->names_chosen = true;
     if (count_names(src, !m.to_hf, false)) {
-        say_has(src, names);
+        fsdpck_weight_note_unchanged(src, names);
         return 0;
     }
+    if (src->ops->values)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
+                                "--names %s reorders stored rows, and dequantized weights have none: dequantize to a "
+                                "folder first",
+                                names);
     if (!count_names(src, m.to_hf, false))
         return fsdpck_error_set(
             m.err, FSDPCK_ERR_UNSUPPORTED, src->path,
@@ -370,7 +308,8 @@ int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const 
         return rc;
     if (!(m.view = make_view(src)))
         return fsdpck_error_nomem(m.err, sizeof *m.view);
+    m.inner = &m.view->view.inner;
     if (!(rc = show_all(&m)))
-        say_left(&m);
+        fsdpck_weight_note_left_out(src, m.nleft, m.inner->items.count);
     return rc;
 }

@@ -9,12 +9,14 @@
 
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "hf/assets_edit.h"
 #include "hf/config.h"
 
 enum { NAME_NBYTES = 1024 };
 
 const char fsdpck_quantized_cast[] = "--dtype would cast its scales and leave its codes as they are";
 const char fsdpck_quantized_merge[] = "an adapter cannot be merged into codes";
+const char fsdpck_quantized_average[] = "codes have no average";
 
 static bool starts_with(const char *s, const char *prefix)
 {
@@ -146,10 +148,11 @@ static int refuse(struct fsdpck_error *err, const char *file, const char *tensor
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, file, "%s: %s", what, why);
     if (tensor)
         fsdpck_error_tensor(err, tensor);
-    fsdpck_error_hint(err,
-                      "%sdequantize the model first with the library that quantized it (in transformers: "
-                      "model.dequantize(), then save_pretrained())",
-                      why == fsdpck_quantized_cast ? "leave out --dtype, or " : "");
+    fsdpck_error_hint(err, "%s",
+                      why == fsdpck_quantized_cast ? "leave out --dtype, or dequantize the weights: --dequantize bf16"
+                      : why == fsdpck_quantized_average
+                          ? "dequantize the weights of every source: --dequantize bf16"
+                          : "dequantize the model first: fsdpck export MODEL OUT --dequantize bf16");
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
@@ -173,8 +176,7 @@ static int check_config(const struct fsdpck_io *io, const struct fsdpck_asset_ou
     struct fsdpck_error ignored = { 0 };
     char *text = NULL, key[64] = "", what[128];
     uint64_t nbytes = a->nbytes;
-    if (strcmp(a->path, "hf_quant_config.json") == 0 || strcmp(a->path, "quantize_config.json") == 0 ||
-        strcmp(a->path, "quant_config.json") == 0)
+    if (fsdpck_asset_is_quantization(a->path))
         return refuse(err, a->from ? a->from : a->path, NULL, "says that the model is quantized", why);
     if (strcmp(a->path, "config.json") != 0)
         return 0;
@@ -204,7 +206,7 @@ void fsdpck_quantized_note_uncast(const struct fsdpck_selection *selection, cons
         return;
     snprintf(line, sizeof line,
              "--dtype leaves %zu tensor%s as stored ('%.200s' is %s): float64, float32, float16 and bfloat16 are cast",
-             count, count == 1 ? "" : "s", selection->tensors[first].name,
+             count, fsdpck_plural(count), selection->tensors[first].name,
              fsdpck_dtype_info(selection->tensors[first].dtype)->name);
     opt->note(opt->ctx, line);
 }

@@ -20,7 +20,8 @@ int fsdpck_quantized_refuse(const struct fsdpck_source *src, const struct fsdpck
                             const struct fsdpck_assets_out *assets, const char *why, struct fsdpck_error *err);
 /* Gives a note about selected tensors that a cast does not change: 8-bit floats outside quantized weights. */
 void fsdpck_quantized_note_uncast(const struct fsdpck_selection *selection, const struct fsdpck_options *opt);
-extern const char fsdpck_quantized_cast[];  /* why --dtype is refused */
-extern const char fsdpck_quantized_merge[]; /* why merge-lora is refused */
+extern const char fsdpck_quantized_cast[];    /* why --dtype is refused */
+extern const char fsdpck_quantized_merge[];   /* why merge-lora is refused */
+extern const char fsdpck_quantized_average[]; /* why average is refused */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds an adapter among a source's tensors: parses every name, selects the adapter, and joins A, B and the tensors
- * that belong to them. adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
+ * that belong to them. adapter_open.c takes all steps in order. */
 #include "lora/adapter.h"
 
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static int parse_names(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 }
 
 /* PEFT uses the name "default" for an adapter without a name, and omits the name in files. */
-static const char *called(const char *adapter)
+static const char *name_or_default(const char *adapter)
 {
     return *adapter ? adapter : "default";
 }
@@ -63,8 +63,8 @@ static const char *called(const char *adapter)
 static int no_adapter(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
     fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src),
-                     "none of the %zu tensors is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
-                     a->selection.ntensors);
+                     "none of the %zu tensor%s is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
+                     a->selection.ntensors, fsdpck_plural(a->selection.ntensors));
     if (a->selection.ntensors < fsdpck_source_ntensors(a->src))
         fsdpck_error_hint(err, "the source has %zu: --select, --include and --exclude say which of them are looked at",
                           fsdpck_source_ntensors(a->src));
@@ -81,7 +81,7 @@ static size_t count_adapters(const struct fsdpck_lora_adapter *a, struct adapter
 {
     size_t n = 0;
     for (size_t i = 0; i < a->selection.ntensors; i++) {
-        const char *name = called(a->names[i].adapter);
+        const char *name = name_or_default(a->names[i].adapter);
         size_t k = 0;
         if (!is_adapter(a->names[i].role))
             continue;
@@ -96,7 +96,7 @@ static size_t count_adapters(const struct fsdpck_lora_adapter *a, struct adapter
 }
 
 /* The error names a tensor of the smallest adapter: if only one adapter was intended, this is the stray one. */
-static int several(const struct fsdpck_lora_adapter *a, const char *wanted, struct fsdpck_error *err)
+static int fail_ambiguous(const struct fsdpck_lora_adapter *a, const char *wanted, struct fsdpck_error *err)
 {
     struct adapter_count seen[8];
     char list[300] = "";
@@ -122,7 +122,7 @@ static int choose_adapter(struct fsdpck_lora_adapter *a, const char *wanted, str
     for (size_t i = 0; i < a->selection.ntensors; i++) {
         if (!is_adapter(a->names[i].role))
             continue;
-        const char *name = called(a->names[i].adapter);
+        const char *name = name_or_default(a->names[i].adapter);
         found = found || (wanted && strcmp(name, wanted) == 0);
         more = more || (only && strcmp(only, name) != 0);
         only = only ? only : name;
@@ -130,7 +130,7 @@ static int choose_adapter(struct fsdpck_lora_adapter *a, const char *wanted, str
     if (!only)
         return no_adapter(a, err);
     if (wanted ? !found : more)
-        return several(a, wanted, err);
+        return fail_ambiguous(a, wanted, err);
     a->name = wanted ? wanted : only;
     return 0;
 }
@@ -146,7 +146,7 @@ static struct fsdpck_lora_module *module_of(struct fsdpck_lora_adapter *a, const
         return &lora_modules(a)[old];
     struct fsdpck_lora_module *m = fsdpck_vec_push(&a->modules, err);
     if (m)
-        *m = (struct fsdpck_lora_module){ .path = path, .a = -1, .b = -1, .bias = -1, .magnitude = -1 };
+        *m = (struct fsdpck_lora_module){ .path = path, .named = path, .a = -1, .b = -1, .bias = -1, .magnitude = -1 };
     return m;
 }
 
@@ -234,7 +234,7 @@ static int add_tokens(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_err
 
 bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t i)
 {
-    return is_adapter(a->names[i].role) && strcmp(called(a->names[i].adapter), a->name) == 0;
+    return is_adapter(a->names[i].role) && strcmp(name_or_default(a->names[i].adapter), a->name) == 0;
 }
 
 static int gather_modules(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
@@ -246,7 +246,7 @@ static int gather_modules(struct fsdpck_lora_adapter *a, struct fsdpck_error *er
     return rc ? rc : fsdpck_lora_find_model(a, err);
 }
 
-static int gather_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+int fsdpck_lora_adapter_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < a->selection.ntensors && !rc; i++) {
@@ -274,17 +274,6 @@ int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source
     if (!rc)
         rc = choose_adapter(a, name, err);
     return rc ? rc : gather_modules(a, err);
-}
-
-int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
-                             const struct fsdpck_lora_request *req, struct fsdpck_error *err)
-{
-    int rc = fsdpck_lora_adapter_find(a, src, req->select, req->name, err);
-    if (!rc)
-        rc = fsdpck_lora_adapter_configure(a, req, err);
-    if (!rc)
-        rc = gather_rest(a, err);
-    return rc ? rc : fsdpck_lora_adapter_check(a, err);
 }
 
 void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a)

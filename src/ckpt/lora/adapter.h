@@ -15,7 +15,9 @@
 
 /* Positions below refer to the adapter's selection; -1: absent. */
 struct fsdpck_lora_module {
-    const char *path; /* in the model: "model.layers.0.self_attn.q_proj" */
+    const char *path;    /* in the model: "model.layers.0.self_attn.q_proj" */
+    const char *wrapper; /* of fused experts in PEFT's form: the path in names of tensors; else NULL */
+    const char *named;   /* the same as the configuration has it: of an expert that was cut out, without its number */
     int64_t a, b, bias, magnitude;
     bool embedding;
     uint64_t r;
@@ -40,6 +42,13 @@ struct fsdpck_lora_tokens {
     size_t nrows;
 };
 
+/* How fused experts were cut; the source is a view then. */
+struct fsdpck_lora_split {
+    uint64_t nexperts; /* 0: there were none */
+    bool halves;       /* gate and up had factors of their own; else they stay together */
+    bool turned;       /* PEFT took inputs for outputs, as in Llama-4, whose class does not say how experts lie */
+};
+
 struct fsdpck_lora_adapter {
     struct fsdpck_source *src;
     struct fsdpck_selection selection; /* of all the source's tensors */
@@ -49,7 +58,9 @@ struct fsdpck_lora_adapter {
     struct fsdpck_vec modules; /* struct fsdpck_lora_module, in the source's order */
     struct fsdpck_vec whole;   /* struct fsdpck_lora_whole */
     struct fsdpck_vec tokens;  /* struct fsdpck_lora_tokens */
-    bool beside_model;         /* the source also holds the frozen model, as a training checkpoint does */
+    struct fsdpck_lora_split split;
+    bool *joined;      /* (selection.ntensors) of single experts whose factors are in fused ones; NULL: none */
+    bool beside_model; /* the source also holds the frozen model, as a training checkpoint does */
     struct fsdpck_arena arena;
     struct fsdpck_names index, whole_index; /* of modules, of whole parameters' names */
 };
@@ -60,6 +71,9 @@ struct fsdpck_lora_request {
     bool has_alpha;
     double alpha; /* used if there is no configuration; an error if the configuration states another value */
     const struct fsdpck_select *select;
+    enum fsdpck_lora_expert_order order;
+    bool halves;  /* of fused experts: cuts gate and up apart, which share their A then */
+    bool mixtral; /* names them as Mixtral is published: block_sparse_moe.experts.3.w1 */
 };
 
 /* fsdpck_lora_adapter_free() releases a even after failure. Refused: no adapter, or several and none named; A without B
@@ -71,6 +85,8 @@ void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a);
 /* The steps of fsdpck_lora_adapter_open(). This one finds tensors, names and modules, without the configuration. */
 int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
                              const struct fsdpck_select *select, const char *name, struct fsdpck_error *err);
+/* Finds whole parameters and trained tokens, by the configuration. */
+int fsdpck_lora_adapter_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 /* Finds the configuration and reads it. */
 int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
                                   struct fsdpck_error *err);
@@ -110,8 +126,8 @@ bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct f
 int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 /* used: (selection.ntensors) true for the tensors that were used. The others may belong to the frozen model or to
  * another adapter; a note says so. Any other tensor causes an error that names it. */
-int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt,
-                            struct fsdpck_error *err);
+int fsdpck_lora_adapter_check_used(const struct fsdpck_lora_adapter *a, const bool *used,
+                                   const struct fsdpck_options *opt, struct fsdpck_error *err);
 /* Returns the number of whole parameters that the configuration does not name, and the first one's name. */
 size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first);
 /* Gives a note by the caller's options. */

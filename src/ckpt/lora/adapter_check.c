@@ -100,10 +100,10 @@ static int check_rank(struct fsdpck_lora_adapter *a, struct fsdpck_lora_module *
     m->alpha = a->config.alpha;
     if (!a->config.doc)
         return 0;
-    int rc = fsdpck_lora_config_rank(&a->config, m->path, &r, err);
+    int rc = fsdpck_lora_config_rank(&a->config, m->named, &r, err);
     if (!rc && r != m->r)
         rc = contradicts(a, m->a, err, "has rank %llu, " FSDPCK_LORA_CONFIG_NAME " says %llu", m->r, r);
-    return rc ? rc : fsdpck_lora_config_alpha(&a->config, m->path, &m->alpha, err);
+    return rc ? rc : fsdpck_lora_config_alpha(&a->config, m->named, &m->alpha, err);
 }
 
 static int check_features(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m,
@@ -121,7 +121,7 @@ static int check_features(const struct fsdpck_lora_adapter *a, const struct fsdp
         return fsdpck_lora_refuse(a, m->bias >= 0 ? m->bias : m->a, FSDPCK_ERR_FORMAT, err,
                                   "%s %s, but its module has %s lora_B.bias", who, bias ? "lora_bias" : "no lora_bias",
                                   bias ? "no" : "a");
-    if (a->config.doc && !fsdpck_lora_config_targets(&a->config, m->path))
+    if (a->config.doc && m->named == m->path && !fsdpck_lora_config_targets(&a->config, m->path))
         return contradicts(a, m->a, err, FSDPCK_LORA_CONFIG_NAME "'s target_modules do not reach this module", 0, 0);
     const char *key = a->config.doc ? fsdpck_lora_config_leaves_out(&a->config, m->path) : NULL;
     int rc = key ? fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_FORMAT, err,
@@ -149,8 +149,8 @@ static int check_tokens(const struct fsdpck_lora_adapter *a, const struct fsdpck
                                 "has %u dimensions, rows of an embedding have 2", own->ndim);
     if (!rc && own->shape[0] != t->nrows)
         rc = fsdpck_lora_refuse(a, t->position, FSDPCK_ERR_FORMAT, err,
-                                "has %llu rows, " FSDPCK_LORA_CONFIG_NAME "'s %s has %zu tokens",
-                                (unsigned long long)own->shape[0], key, t->nrows);
+                                "has %llu rows, " FSDPCK_LORA_CONFIG_NAME "'s %s has %zu token%s",
+                                (unsigned long long)own->shape[0], key, t->nrows, fsdpck_plural(t->nrows));
     return rc;
 }
 
@@ -159,7 +159,7 @@ static int check_all_tokens(const struct fsdpck_lora_adapter *a, struct fsdpck_e
     int rc = 0;
     for (size_t i = 0; i < a->tokens.count && !rc; i++)
         rc = check_tokens(a, &lora_tokens(a)[i], err);
-    if (rc || a->tokens.count || !a->config.doc || !fsdpck_lora_config_says(&a->config, "trainable_token_indices"))
+    if (rc || a->tokens.count || !a->config.doc || !fsdpck_lora_config_has(&a->config, "trainable_token_indices"))
         return rc;
     return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src),
                             "%s has trainable_token_indices, but there is no tensor trainable_tokens_delta",

@@ -130,7 +130,7 @@ bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name)
 static bool reaches_any(const struct fsdpck_lora_adapter *a, const char *expression)
 {
     for (size_t i = 0; i < a->modules.count; i++)
-        if (fsdpck_pattern_ends(expression, lora_modules(a)[i].path) != PATTERN_NO)
+        if (fsdpck_pattern_ends(expression, lora_modules(a)[i].named) != PATTERN_NO)
             return true;
     return false;
 }

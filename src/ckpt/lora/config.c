@@ -10,7 +10,7 @@
 
 /* ---- reading ---- */
 
-static int wrong(const struct fsdpck_lora_config *c, const char *key, const char *wanted, struct fsdpck_error *err)
+static int fail_value(const struct fsdpck_lora_config *c, const char *key, const char *wanted, struct fsdpck_error *err)
 {
     return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file, "'%s' is not %s", key, wanted);
 }
@@ -20,14 +20,14 @@ static int read_flag(const struct fsdpck_lora_config *c, const char *key, bool *
 {
     const json_t *v = json_object_get(c->doc, key);
     *out = json_is_true(v);
-    return !v || json_is_boolean(v) || json_is_null(v) ? 0 : wrong(c, key, "true or false", err);
+    return !v || json_is_boolean(v) || json_is_null(v) ? 0 : fail_value(c, key, "true or false", err);
 }
 
 static int read_rank(const struct fsdpck_lora_config *c, const char *key, const json_t *v, uint64_t *out,
                      struct fsdpck_error *err)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 1)
-        return wrong(c, key, "a whole number of 1 and more", err);
+        return fail_value(c, key, "a whole number of 1 and more", err);
     *out = (uint64_t)json_integer_value(v);
     return 0;
 }
@@ -36,7 +36,7 @@ static int read_alpha(const struct fsdpck_lora_config *c, const char *key, const
                       struct fsdpck_error *err)
 {
     if (!json_is_number(v) || !isfinite(json_number_value(v)))
-        return wrong(c, key, "a number", err);
+        return fail_value(c, key, "a number", err);
     *out = json_number_value(v);
     return 0;
 }
@@ -47,7 +47,7 @@ static int check_pattern(const struct fsdpck_lora_config *c, const char *key, bo
     const char *name;
     uint64_t r;
     double alpha;
-    int rc = !o || json_is_null(o) || json_is_object(o) ? 0 : wrong(c, key, "an object", err);
+    int rc = !o || json_is_null(o) || json_is_object(o) ? 0 : fail_value(c, key, "an object", err);
     if (!rc && o)
         json_object_foreach (o, name, v) {
             rc = ranks ? read_rank(c, key, v, &r, err) : read_alpha(c, key, v, &alpha, err);
@@ -64,8 +64,8 @@ static int check_strings(const struct fsdpck_lora_config *c, const char *key, bo
         return 0;
     for (size_t i = 0; json_is_array(v) && i < json_array_size(v); i++)
         if (!json_is_string(json_array_get(v, i)))
-            return wrong(c, key, "a list of strings", err);
-    return json_is_array(v) ? 0 : wrong(c, key, "a list of strings", err);
+            return fail_value(c, key, "a list of strings", err);
+    return json_is_array(v) ? 0 : fail_value(c, key, "a list of strings", err);
 }
 
 static int read_bias(struct fsdpck_lora_config *c, struct fsdpck_error *err)
@@ -79,7 +79,7 @@ static int read_bias(struct fsdpck_lora_config *c, struct fsdpck_error *err)
     else if (s && strcmp(s, "lora_only") == 0)
         c->bias = LORA_BIAS_LORA_ONLY;
     else
-        return wrong(c, "bias", "\"none\", \"all\" or \"lora_only\"", err);
+        return fail_value(c, "bias", "\"none\", \"all\" or \"lora_only\"", err);
     return 0;
 }
 
@@ -101,7 +101,7 @@ static int check_init(const struct fsdpck_lora_config *c, struct fsdpck_error *e
     return 0;
 }
 
-bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key)
+bool fsdpck_lora_config_has(const struct fsdpck_lora_config *c, const char *key)
 {
     const json_t *v = json_object_get(c->doc, key);
     return v && !json_is_null(v) && !json_is_false(v) && !(json_is_object(v) && json_object_size(v) == 0) &&
@@ -112,16 +112,15 @@ static int refuse_features(const struct fsdpck_lora_config *c, const char *const
                            struct fsdpck_error *err)
 {
     for (; *keys; keys++)
-        if (fsdpck_lora_config_says(c, *keys))
+        if (fsdpck_lora_config_has(c, *keys))
             return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "'%s' is set: %s", *keys, why);
     return 0;
 }
 
 static int check_kind(struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
-    static const char *const other[] = { "target_parameters", "use_qalora",      "use_bdlora",
-                                         "kasa_config",       "velora_config",   "monteclora_config",
-                                         "arrow_config",      "megatron_config", NULL };
+    static const char *const other[] = { "use_qalora",        "use_bdlora",   "kasa_config",     "velora_config",
+                                         "monteclora_config", "arrow_config", "megatron_config", NULL };
     const char *type = json_string_value(json_object_get(c->doc, "peft_type"));
     c->only_tokens = type && strcmp(type, "TRAINABLE_TOKENS") == 0;
     if (!type || (strcmp(type, "LORA") != 0 && !c->only_tokens))
@@ -166,7 +165,7 @@ static int check_layers(const struct fsdpck_lora_config *c, struct fsdpck_error 
     const json_t *v = json_object_get(c->doc, "layers_to_transform");
     return !v || json_is_null(v) || json_is_integer(v) || is_list_of_integers(v)
                ? 0
-               : wrong(c, "layers_to_transform", "a whole number or a list of them", err);
+               : fail_value(c, "layers_to_transform", "a whole number or a list of them", err);
 }
 
 /* Checks one list for the input embedding, or a list for each module. */
@@ -178,7 +177,7 @@ static int check_tokens(const struct fsdpck_lora_config *c, struct fsdpck_error 
     if (good && json_is_object(v))
         json_object_foreach (v, name, list)
             good = good && is_list_of_integers(list);
-    return good ? 0 : wrong(c, key, "a list of whole numbers", err);
+    return good ? 0 : fail_value(c, key, "a list of whole numbers", err);
 }
 
 int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, const char *text, size_t nbytes,
@@ -202,6 +201,8 @@ int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, con
         rc = check_pattern(c, "alpha_pattern", false, err);
     if (!rc)
         rc = check_strings(c, "target_modules", true, err);
+    if (!rc)
+        rc = check_strings(c, "target_parameters", false, err);
     if (!rc)
         rc = check_strings(c, "exclude_modules", true, err);
     if (!rc)

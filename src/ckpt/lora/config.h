@@ -31,7 +31,7 @@ int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, con
 void fsdpck_lora_config_free(struct fsdpck_lora_config *c);
 
 /* Returns whether the key exists and is neither null, false nor empty. */
-bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key);
+bool fsdpck_lora_config_has(const struct fsdpck_lora_config *c, const char *key);
 /* Gets a module's value: from the first pattern that matches, else the default. FSDPCK_ERR_UNSUPPORTED if a pattern
  * that cannot be evaluated might match. */
 int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r,
@@ -40,6 +40,12 @@ int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *mod
                              struct fsdpck_error *err);
 /* Returns whether target_modules includes the module; true if it cannot be checked. */
 bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module);
+/* Returns whether target_parameters includes this parameter: "model.layers.0.mlp.experts.down_proj". */
+bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, const char *parameter);
+/* Returns the release of PEFT that wrote the configuration, or NULL. */
+const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c);
+/* Returns whether this release of PEFT, before 0.19.1, swapped inputs and outputs of fused experts. */
+bool fsdpck_lora_writer_swaps(const char *release);
 /* Returns whether target_modules exists and can be kept. */
 bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c);
 /* Returns the key, exclude_modules or layers_to_transform, that keeps PEFT from adapting the module, or NULL. */
@@ -69,6 +75,8 @@ bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c);
 int fsdpck_lora_config_mergeable(const struct fsdpck_lora_config *c, struct fsdpck_error *err);
 
 /* Facts derived from the tensors, which the configuration file states. Lists are JSON arrays or objects as text. */
+#define FSDPCK_LORA_FUSED_VERSION "0.19.1" /* of PEFT, whose form of fused experts all later ones have */
+
 struct fsdpck_lora_facts {
     uint64_t r;
     double alpha;
@@ -76,6 +84,8 @@ struct fsdpck_lora_facts {
     const char *target_modules;               /* array; NULL: the config's own */
     const char *modules_to_save;              /* array, or "null" */
     bool dora;
+    bool one_by_one; /* the form of experts changes: target_modules and target_parameters are written anew */
+    const char *target_parameters; /* array; NULL: none */
 };
 /* Writes a scaling as the patterns above contain it; finite. */
 void fsdpck_lora_config_number(struct fsdpck_text *t, double v);

@@ -3,6 +3,7 @@
 #include "lora/config.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,10 +70,35 @@ bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
                              : json_is_array(v) && json_array_size(v) > 0;
 }
 
+bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, const char *parameter)
+{
+    return name_among(json_object_get(c->doc, "target_parameters"), parameter) != NULL;
+}
+
+/* A parameter that is a matrix has an ordinary pair, under the path of its module. */
+static bool targets_weight(const struct fsdpck_lora_config *c, const char *module)
+{
+    char name[1024];
+    snprintf(name, sizeof name, "%.1000s.weight", module);
+    return fsdpck_lora_config_targets_parameter(c, name);
+}
+
+const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c)
+{
+    return json_string_value(json_object_get(c->doc, "peft_version"));
+}
+
+bool fsdpck_lora_writer_swaps(const char *release)
+{
+    unsigned major = 0, minor = 0, patch = 0;
+    return sscanf(release, "%u.%u.%u", &major, &minor, &patch) >= 2 && major == 0 &&
+           (minor < 19 || (minor == 19 && patch < 1));
+}
+
 bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module)
 {
     const json_t *v = json_object_get(c->doc, "target_modules");
-    if (!fsdpck_lora_config_has_targets(c))
+    if (!fsdpck_lora_config_has_targets(c) || targets_weight(c, module))
         return true;
     return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) != PATTERN_NO
                              : name_among(v, module) != NULL;
@@ -301,7 +327,7 @@ const char *fsdpck_lora_config_unknown(const struct fsdpck_lora_config *c, size_
         const char *const *k = known;
         while (*k && strcmp(*k, key) != 0)
             k++;
-        if (!*k && fsdpck_lora_config_says(c, key) && i-- == 0)
+        if (!*k && fsdpck_lora_config_has(c, key) && i-- == 0)
             return key;
     }
     return NULL;
@@ -309,6 +335,6 @@ const char *fsdpck_lora_config_unknown(const struct fsdpck_lora_config *c, size_
 
 bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c)
 {
-    return fsdpck_lora_config_says(c, "layers_to_transform") || fsdpck_lora_config_says(c, "exclude_modules") ||
+    return fsdpck_lora_config_has(c, "layers_to_transform") || fsdpck_lora_config_has(c, "exclude_modules") ||
            (fsdpck_lora_config_has_targets(c) && json_is_string(json_object_get(c->doc, "target_modules")));
 }

@@ -53,7 +53,7 @@ void fsdpck_lora_config_number(struct fsdpck_text *t, double v)
 }
 
 /* Returns whether a key is newer than PEFT 0.5 and has no effect: null, false, empty, or the writer's default. */
-static bool says_nothing(const char *key, const json_t *v)
+static bool has_no_effect(const char *key, const json_t *v)
 {
     static const char *const idle[] = { "peft_version",      "runtime_config", "megatron_core",
                                         "qalora_group_size", "loftq_config",   NULL };
@@ -78,7 +78,7 @@ static json_t *make(const struct fsdpck_lora_config *c)
     const char *key;
     if (c->doc && o)
         json_object_foreach (c->doc, key, v)
-            if (json_object_get(o, key) || !says_nothing(key, v))
+            if (json_object_get(o, key) || !has_no_effect(key, v))
                 if (json_object_set(o, key, v) != 0) {
                     json_decref(o);
                     return NULL;
@@ -94,6 +94,11 @@ static int fill(json_t *o, const struct fsdpck_lora_facts *f)
               put_text(o, "modules_to_save", f->modules_to_save);
     if (f->target_modules)
         bad |= put_text(o, "target_modules", f->target_modules);
+    if (f->one_by_one)
+        json_object_del(o, "target_parameters");
+    if (f->target_parameters) /* the version says in which order B has the experts */
+        bad |= put_text(o, "target_parameters", f->target_parameters) |
+               put(o, "peft_version", json_string(FSDPCK_LORA_FUSED_VERSION));
     if (f->dora)
         bad |= put(o, "use_dora", json_true());
     return bad;

@@ -64,28 +64,29 @@ static int group_modules(const struct fsdpck_lora_adapter *a, struct groups *g, 
 
 /* ---- layers ---- */
 
-/* Returns "model.layers.#.self_attn.q_proj", or if whole is false "model.layers.#" and the layer's number. */
-static const char *family(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p, bool whole,
-                          struct fsdpck_error *err)
+/* Returns the module's path with '#' for the layer's number: "model.layers.#.self_attn.q_proj". */
+static const char *module_pattern(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p,
+                                  struct fsdpck_error *err)
 {
     size_t nbytes = strlen(path) + 3;
     char *text = fsdpck_arena_alloc(a, nbytes, err);
     if (text)
-        snprintf(text, nbytes, "%.*s#%s", (int)(whole ? p->before : p->after), path, whole ? path + p->after : "");
+        snprintf(text, nbytes, "%.*s#%s", (int)p->before, path, path + p->after);
     return text;
 }
 
-/* Counts the layers of each stack (stacks), and the layers that have each module (modules). */
+/* Experts that were cut out are not counted: a layer has all of them, or is no mixture. Counts the layers of each stack
+ * (stacks), and the layers that have each module (modules). */
 static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, struct groups *stacks,
                         struct groups *modules, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_module *m = lora_modules(a);
     struct fsdpck_lora_layer p;
     for (size_t i = 0; i < a->modules.count; i++) {
-        if (!fsdpck_lora_layer_find(m[i].path, &p))
+        if (m[i].named != m[i].path || !fsdpck_lora_layer_find(m[i].path, &p))
             continue;
-        const char *layer = family(&a->arena, m[i].path, &p, false, err),
-                   *module = family(&a->arena, m[i].path, &p, true, err);
+        const char *layer = fsdpck_arena_strndup(&a->arena, m[i].path, p.after, err),
+                   *module = layer ? module_pattern(&a->arena, m[i].path, &p, err) : NULL;
         const char *stack = module ? fsdpck_arena_strndup(&a->arena, module, p.before, err) : NULL;
         struct group *l = layer ? group_of(layers, layer, err) : NULL, *s = stack ? group_of(stacks, stack, err) : NULL;
         struct group *x = l && s ? group_of(modules, module, err) : NULL;
@@ -98,7 +99,7 @@ static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, st
     return 0;
 }
 
-/* Gives a note about one family of modules that only some layers have. */
+/* Gives a note about one module that only some layers have. */
 static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks, const struct groups *modules,
                      const struct fsdpck_options *opt)
 {
@@ -231,12 +232,25 @@ static int write_list(struct fsdpck_lora_adapter *a, const char **names, size_t 
     return keep(a, &t, out, err);
 }
 
+/* "experts.gate_up_proj", of modules that are parameters to PEFT. */
+static int write_parameters(struct fsdpck_lora_adapter *a, const char **out, struct fsdpck_error *err)
+{
+    const char **names = fsdpck_arena_array(&a->arena, a->modules.count, sizeof *names, err);
+    size_t n = 0;
+    for (size_t i = 0; names && i < a->modules.count; i++)
+        if (lora_modules(a)[i].wrapper)
+            names[n++] = strrchr(lora_modules(a)[i].path, '.') - strlen("experts");
+    return !names ? FSDPCK_ERR_NOMEM : n ? write_list(a, names, n, out, err) : 0;
+}
+
 static int write_targets(struct fsdpck_lora_adapter *a, bool regular, const char **out, struct fsdpck_error *err)
 {
     const char **names = fsdpck_arena_array(&a->arena, a->modules.count, sizeof *names, err);
+    size_t n = 0;
     for (size_t i = 0; names && i < a->modules.count; i++)
-        names[i] = regular ? last_part(lora_modules(a)[i].path) : lora_modules(a)[i].path;
-    return names ? write_list(a, names, a->modules.count, out, err) : FSDPCK_ERR_NOMEM;
+        if (!lora_modules(a)[i].wrapper)
+            names[n++] = regular ? last_part(lora_modules(a)[i].path) : lora_modules(a)[i].path;
+    return names ? write_list(a, names, n, out, err) : FSDPCK_ERR_NOMEM;
 }
 
 /* Lists the configuration's names that have tensors, and the modules that it does not name. */
@@ -263,7 +277,7 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
 {
     struct groups g = { .list = FSDPCK_VEC(struct group) };
     bool regular = true;
-    *out = (struct fsdpck_lora_facts){ .alpha = a->config.alpha };
+    *out = (struct fsdpck_lora_facts){ .alpha = a->config.alpha, .one_by_one = a->split.nexperts > 0 || a->joined };
     if (!a->modules.count) /* trained tokens alone: the configuration already states them */
         return 0;
     out->dora = lora_modules(a)->magnitude >= 0;
@@ -276,8 +290,10 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
         rc = write_pattern(a, &g, true, out, &out->rank_pattern, err);
     if (!rc)
         rc = write_pattern(a, &g, false, out, &out->alpha_pattern, err);
-    if (!rc && !fsdpck_lora_config_has_targets(&a->config))
+    if (!rc && (out->one_by_one || !fsdpck_lora_config_has_targets(&a->config)))
         rc = write_targets(a, regular, &out->target_modules, err);
+    if (!rc)
+        rc = write_parameters(a, &out->target_parameters, err);
     if (!rc)
         rc = write_saved(a, &out->modules_to_save, err);
     free_groups(&g);

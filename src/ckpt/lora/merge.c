@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/shape_text.h"
+
 static struct lora_target **list_of(const struct fsdpck_lora_merge *m)
 {
     return m->list.data;
@@ -76,23 +78,14 @@ int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int6
 
 /* ---- shapes ---- */
 
-static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
-{
-    size_t at = 0;
-    for (uint32_t d = 0; d < t->ndim && at < nbytes; d++)
-        at += (size_t)snprintf(buf + at, nbytes - at, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
-}
-
 int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position,
                              const char *wanted, struct fsdpck_error *err)
 {
-    char base[200] = "", own[200] = "";
+    char base[200], own[200];
     const struct fsdpck_tensor *b = lora_base_tensor(m, t);
-    shape_text(b, base, sizeof base);
-    shape_text(lora_tensor(m->adapter, position), own, sizeof own);
-    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err,
-                              "[%s] does not fit the base's '%s' [%s]%s%s", own, b->name, base, *wanted ? "; " : "",
-                              wanted);
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err, "%s does not fit the base's '%s' %s%s%s",
+                              fsdpck_shape_text(lora_tensor(m->adapter, position), own, sizeof own), b->name,
+                              fsdpck_shape_text(b, base, sizeof base), *wanted ? "; " : "", wanted);
 }
 
 /* (out, in, …), as linear layers and convolutions are stored. */
@@ -128,36 +121,63 @@ static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lo
 
 /* ---- targets ---- */
 
-static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
+/* The list doubles, because a tensor of fused experts has a product for each. */
+static struct fsdpck_operand *push_product(struct fsdpck_lora_merge *m, struct lora_target *t, struct fsdpck_error *err)
 {
-    struct lora_target *t;
-    const char *name = fsdpck_lora_merge_parameter(&m->arena, module->path, "weight", err);
-    int rc = name ? fsdpck_lora_merge_target(m, name, module->a, &t, err) : FSDPCK_ERR_NOMEM;
-    if (rc)
-        return rc;
     if (!t->products)
         t->products = &m->sets[m->nsets++];
-    struct fsdpck_operand *more = fsdpck_arena_array(&m->arena, t->products->count + 1, sizeof *more, err);
-    if (!more)
-        return FSDPCK_ERR_NOMEM;
-    if (t->products->count)
-        memcpy(more, t->products->list, t->products->count * sizeof *more);
-    t->products->list = more;
-    struct fsdpck_operand *x = &more[t->products->count++];
-    const struct fsdpck_tensor *w = lora_base_tensor(m, t);
-    *x = (struct fsdpck_operand){ .module = module };
-    rc = choose_orientation(m, t, module, &x->transposed, err);
-    if (!rc) {
-        x->nrow = w->shape[0];
-        x->ncol = w->nelem / w->shape[0];
+    struct fsdpck_operand_set *p = t->products;
+    if ((p->count & (p->count - 1)) == 0) {
+        struct fsdpck_operand *more = fsdpck_arena_array(&m->arena, 2 * p->count + 1, sizeof *more, err);
+        if (!more)
+            return NULL;
+        if (p->count)
+            memcpy(more, p->list, p->count * sizeof *more);
+        p->list = more;
     }
+    return &p->list[p->count++];
+}
+
+int fsdpck_lora_merge_product(struct fsdpck_lora_merge *m, struct lora_target *t, const struct fsdpck_operand *product,
+                              struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_module *module = product->module;
+    struct fsdpck_operand *x = push_product(m, t, err);
+    if (!x)
+        return FSDPCK_ERR_NOMEM;
+    *x = *product;
     m->used[module->a] = m->used[module->b] = true;
     if (module->magnitude >= 0)
         m->used[module->magnitude] = true;
-    if (!rc && t->products->count > 1 && (module->magnitude >= 0 || more[0].module->magnitude >= 0))
-        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, err,
-                                "two DoRA modules share one tensor of the base");
-    return rc;
+    if (t->products->count > 1 && (module->magnitude >= 0 || t->products->list->module->magnitude >= 0))
+        return fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, err,
+                                  "two DoRA modules share one tensor of the base");
+    return 0;
+}
+
+static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
+{
+    struct fsdpck_operand x = { .module = module, .step = 1 };
+    struct lora_target *t;
+    bool done;
+    const char *name = fsdpck_lora_merge_parameter(&m->arena, module->path, "weight", err);
+    int rc = name ? 0 : FSDPCK_ERR_NOMEM;
+    if (!rc && fsdpck_names_find(&m->names, name) == SIZE_MAX) {
+        rc = fsdpck_lora_merge_expert(m, module, &done, err);
+        if (rc || done)
+            return rc;
+    }
+    if (!rc)
+        rc = fsdpck_lora_merge_target(m, name, module->a, &t, err);
+    if (!rc)
+        rc = choose_orientation(m, t, module, &x.transposed, err);
+    if (rc)
+        return rc;
+    const struct fsdpck_tensor *w = lora_base_tensor(m, t);
+    x.nrow = w->shape[0];
+    x.ncol = w->nelem / w->shape[0];
+    x.nout = lora_tensor(m->adapter, module->b)->shape[0];
+    return fsdpck_lora_merge_product(m, t, &x, err);
 }
 
 static int add_vector(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
@@ -191,7 +211,7 @@ static int build(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
         rc = fsdpck_lora_merge_tokens(m, err);
     if (!rc)
         rc = fsdpck_lora_merge_frozen(m, err);
-    return rc ? rc : fsdpck_lora_account_for(a, m->used, m->opt, err);
+    return rc ? rc : fsdpck_lora_adapter_check_used(a, m->used, m->opt, err);
 }
 
 static void note_ties(const struct fsdpck_lora_merge *m)
@@ -227,7 +247,7 @@ static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsd
     struct fsdpck_lora_merge *m = ctx;
     m->selection = selection;
     m->targets = fsdpck_arena_array(&m->arena, selection->ntensors, sizeof(struct lora_target *), err);
-    m->sets = fsdpck_arena_array(&m->arena, m->adapter->modules.count, sizeof *m->sets, err);
+    m->sets = fsdpck_arena_array(&m->arena, 2 * m->adapter->modules.count, sizeof *m->sets, err);
     m->used = fsdpck_arena_array(&m->arena, m->adapter->selection.ntensors, sizeof *m->used, err);
     int rc = m->targets && m->sets && m->used ? build(m, err) : FSDPCK_ERR_NOMEM;
     if (!rc)

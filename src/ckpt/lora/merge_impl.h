@@ -55,6 +55,14 @@ int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int6
 /* Refuses an adapter's tensor because of its shape. */
 int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position,
                              const char *wanted, struct fsdpck_error *err);
+/* Adds a product to a target, and marks the adapter's tensors as used. */
+int fsdpck_lora_merge_product(struct fsdpck_lora_merge *m, struct lora_target *t, const struct fsdpck_operand *product,
+                              struct fsdpck_error *err);
+/* The adapter and the base may name and lay out the experts of a layer differently: one by one or fused, gate and up
+ * apart or joined, transposed or not, by transformers' names or Mixtral's. Adds the module's products; *done is false
+ * if it is no expert of a layer whose experts the base has. */
+int fsdpck_lora_merge_expert(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, bool *done,
+                             struct fsdpck_error *err);
 /* After the products: assigns whole parameters, then trained tokens, to their targets. */
 int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 int fsdpck_lora_merge_tokens(struct fsdpck_lora_merge *m, struct fsdpck_error *err);

@@ -37,8 +37,11 @@ static void add_products(const struct values *x, struct tile *t)
     for (size_t k = 0; p && k < p->count; k++) {
         const struct fsdpck_operand *o = &p->list[k];
         float scale = (float)fsdpck_lora_scale(x->m->adapter, o->module);
-        fsdpck_product_add(t->v, COLS, o->left + t->i * o->module->r, o->right + t->j, o->module->r, o->ncol, t->nr,
-                           t->nc, scale);
+        uint64_t first = t->i > o->row ? t->i : o->row,
+                 end = t->i + t->nr < o->row + o->nrow ? t->i + t->nr : o->row + o->nrow;
+        if (first < end)
+            fsdpck_product_add(t->v + (first - t->i) * COLS, COLS, o->left + (first - o->row) * o->module->r,
+                               o->right + t->j, o->module->r, o->ncol, end - first, t->nc, scale);
     }
 }
 

@@ -73,7 +73,8 @@ static int check_tied(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whol
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
-static int not_there(const struct fsdpck_lora_merge *m, const char *name, const char *saved, struct fsdpck_error *err)
+static int fail_missing(const struct fsdpck_lora_merge *m, const char *name, const char *saved,
+                        struct fsdpck_error *err)
 {
     const char *file = fsdpck_source_path(m->adapter->src);
     if (saved)
@@ -100,7 +101,7 @@ static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched,
     if (rc)
         return rc;
     if ((saved || fsdpck_lora_trains_bias(m->adapter, &n)) && !(t && t->whole))
-        return not_there(m, c->name, saved, err);
+        return fail_missing(m, c->name, saved, err);
     if (t || saved || strcmp(n.leaf, "weight") != 0 || !fsdpck_lora_config_has_targets(config) ||
         !fsdpck_lora_config_targets(config, n.module) || fsdpck_lora_config_leaves_out(config, n.module))
         return 0;

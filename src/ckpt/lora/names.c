@@ -156,6 +156,19 @@ static bool has_inner_adapter(const struct name_parts *p, size_t i)
     return false;
 }
 
+/* Returns true for a base_layer of fused experts, up to lora_A or lora_B: PEFT nests a wrapper for each parameter of a
+ * module that is adapted, so these parts belong to the module's path. */
+static bool is_nested_parameter(const struct name_parts *p, size_t i)
+{
+    size_t end = i, first = i;
+    while (end < p->count && strcmp(p->at[end], "base_layer") == 0)
+        end++;
+    while (first && strcmp(p->at[first - 1], "base_layer") == 0)
+        first--;
+    return end > i && end < p->count && (strcmp(p->at[end], "lora_A") == 0 || strcmp(p->at[end], "lora_B") == 0) &&
+           first && strcmp(p->at[first - 1], "experts") == 0;
+}
+
 /* Returns the role that part i gives to the name; PLAIN: none. */
 static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struct name_sections *to)
 {
@@ -183,6 +196,8 @@ static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struc
         return role_of_tokens(p, i, to);
     if (strcmp(part, "original_module") == 0 || strcmp(part, "trainable_tokens_original") == 0)
         return last ? LORA_PLAIN : LORA_ORIGINAL;
+    if (is_nested_parameter(p, i))
+        return LORA_PLAIN;
     if (strcmp(part, "base_layer") == 0)
         return last ? LORA_PLAIN : has_inner_adapter(p, i + 1) ? LORA_UNKNOWN : LORA_BASE;
     return begins(part, "lora_") ? LORA_UNKNOWN : LORA_PLAIN;

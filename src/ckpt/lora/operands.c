@@ -84,17 +84,41 @@ static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out)
             out[j * rows + i] = in[i * cols + j];
 }
 
-/* Reads the adapter's tensor as (rows, cols), transposed if `turn`. */
-static int read_factor(const struct fsdpck_operands *o, int64_t position, uint64_t rows, uint64_t cols, bool turn,
-                       float *out, struct fsdpck_error *err)
+/* Reads rows [first, first + rows) of the adapter's tensor, which has `cols` columns. */
+static int read_rows(const struct fsdpck_operands *o, int64_t position, uint64_t first, uint64_t rows, uint64_t cols,
+                     float *out, struct fsdpck_error *err)
 {
-    size_t ordinal = o->adapter->selection.tensors[position].source;
-    float *plain = turn ? malloc(rows * cols * sizeof *plain) : out;
-    int rc = plain ? fsdpck_lora_read(o->adapter->src, ordinal, 0, rows * cols, plain, err)
-                   : fsdpck_error_nomem(err, rows * cols * sizeof *plain);
-    if (!rc && turn)
-        transpose(plain, rows, cols, out);
-    if (turn)
+    return fsdpck_lora_read(o->adapter->src, o->adapter->selection.tensors[position].source, first * cols, rows * cols,
+                            out, err);
+}
+
+/* out: (r, in), or (in, r) if transposed */
+static int read_a(const struct fsdpck_operands *o, const struct fsdpck_operand *x, float *out, struct fsdpck_error *err)
+{
+    const uint64_t r = x->module->r, in = x->transposed ? x->nrow : x->ncol;
+    float *plain = x->transposed ? malloc(r * in * sizeof *plain) : out;
+    int rc = plain ? read_rows(o, x->module->a, 0, r, in, plain, err) : fsdpck_error_nomem(err, r * in * sizeof *plain);
+    if (!rc && x->transposed)
+        transpose(plain, r, in, out);
+    if (x->transposed)
+        free(plain);
+    return rc;
+}
+
+/* out: (outputs, r), or (r, outputs) if transposed. Outputs without a row of B keep zeros. */
+static int read_b(const struct fsdpck_operands *o, const struct fsdpck_operand *x, float *out, struct fsdpck_error *err)
+{
+    const uint64_t r = x->module->r, all = x->transposed ? x->ncol : x->nrow;
+    const bool dense = !x->transposed && x->nout == all;
+    float *plain = dense ? out : malloc(x->nout * r * sizeof *plain);
+    int rc = plain ? read_rows(o, x->module->b, x->first, x->nout, r, plain, err)
+                   : fsdpck_error_nomem(err, x->nout * r * sizeof *plain);
+    if (!rc && !dense)
+        memset(out, 0, all * r * sizeof *out);
+    for (uint64_t i = 0; i < x->nout && !rc && !dense; i++)
+        for (uint64_t k = 0, at = x->place + i * x->step; k < r; k++)
+            out[x->transposed ? k * all + at : at * r + k] = plain[i * r + k];
+    if (!dense)
         free(plain);
     return rc;
 }
@@ -109,11 +133,9 @@ static int load(const struct fsdpck_operands *o, struct fsdpck_operand_set *set,
         x->left = to;
         x->right = to += x->nrow * m->r;
         to += x->ncol * m->r;
-        rc = x->transposed ? read_factor(o, m->a, m->r, x->nrow, true, x->left, err)
-                           : read_factor(o, m->b, x->nrow, m->r, false, x->left, err);
+        rc = read_a(o, x, x->transposed ? x->left : x->right, err);
         if (!rc)
-            rc = x->transposed ? read_factor(o, m->b, x->ncol, m->r, true, x->right, err)
-                               : read_factor(o, m->a, m->r, x->ncol, false, x->right, err);
+            rc = read_b(o, x, x->transposed ? x->right : x->left, err);
     }
     return rc;
 }

@@ -6,11 +6,14 @@
 
 #include "lora/adapter.h"
 
-/* One product that goes into a tensor seen as (nrow, ncol): left (nrow, rank), right (rank, ncol). */
+/* One product that goes into rows [row, row + nrow) of a tensor that is seen as (rows, ncol): left (nrow, rank), right
+ * (rank, ncol). Of the rows of B, nout from `first` on are used; the tensor has them as outputs place, place + step, …
+ * and others beside them, for which B counts as zero. */
 struct fsdpck_operand {
     const struct fsdpck_lora_module *module;
     bool transposed; /* left is A transposed, right is B transposed: embeddings, and layers stored as (in, out) */
-    uint64_t nrow, ncol;
+    uint64_t row, nrow, ncol;
+    uint64_t first, nout, place, step;
     float *left, *right; /* filled in while acquired */
 };
 

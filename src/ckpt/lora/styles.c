@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's
- * names. They differ in the names of modules and the place of the scaling. Knows no files. */
+/* The ways to write one adapter: PEFT's folder, the same for vLLM, diffusers' pipeline file, kohya-ss sd-scripts' flat
+ * names, ComfyUI's names. They differ in the names of modules and the place of the scaling. Knows no files. */
 #include "lora/styles.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy" };
+static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy", "vllm", "peft-fused", "sglang" };
 
 /* ---- names ---- */
 
@@ -118,9 +118,10 @@ int fsdpck_lora_style_name(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style
                            const struct fsdpck_lora_module *m, enum fsdpck_lora_part part, const char **out,
                            struct fsdpck_error *err)
 {
-    const char *rest = m->path, *prefix = "base_model.model", *suffix = suffix_of(style, m, part);
-    const struct component *c = style == FSDPCK_LORA_PEFT ? NULL : find_component(m->path, &rest);
-    if (style != FSDPCK_LORA_PEFT && !(prefix = prefix_of(a, style, c)))
+    const char *rest = m->wrapper ? m->wrapper : m->path, *prefix = "base_model.model",
+               *suffix = suffix_of(style, m, part);
+    const struct component *c = lora_style_is_folder(style) ? NULL : find_component(m->path, &rest);
+    if (!lora_style_is_folder(style) && !(prefix = prefix_of(a, style, c)))
         return no_name(a, style, m, c, err);
     size_t nbytes = strlen(prefix) + strlen(rest) + strlen(suffix) + 2, at = strlen(prefix) + 1;
     char *text = fsdpck_arena_alloc(&a->arena, nbytes, err);
@@ -206,15 +207,58 @@ static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_l
             opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
 }
 
+/* vLLM refuses these, or leaves them out without a word. */
+static int refuse_for_vllm(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f,
+                           struct fsdpck_error *err)
+{
+    static const char *const keys[] = { "layer_replication", "alora_invocation_tokens", NULL };
+    const struct fsdpck_lora_module *m = lora_modules(a);
+    const char *what = a->whole.count                     ? "whole parameters"
+                       : a->tokens.count                  ? "trained tokens"
+                       : f->dora                          ? "DoRA"
+                       : a->modules.count && m->bias >= 0 ? "biases of lora_B"
+                                                          : NULL;
+    for (const char *const *k = keys; a->config.doc && *k && !what; k++)
+        what = fsdpck_lora_config_has(&a->config, *k) ? *k : NULL;
+    if (!what)
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(a->src), "vLLM does not load adapters with %s",
+                     what);
+    fsdpck_error_hint(err, "--style peft writes it for PEFT; merge-lora gives weights that every program loads");
+    return FSDPCK_ERR_UNSUPPORTED;
+}
+
+static int check_experts(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, struct fsdpck_error *err)
+{
+    if (a->split.turned && (style == FSDPCK_LORA_PEFT || style == FSDPCK_LORA_PEFT_FUSED)) {
+        fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(a->src),
+                         "PEFT wrote its experts with inputs for outputs, as it does for Llama-4, and what it would "
+                         "make of another order depends on the model");
+        fsdpck_error_hint(err, "PEFT loads it as it is; or merge it: fsdpck merge-lora BASE ADAPTER OUT");
+        return FSDPCK_ERR_UNSUPPORTED;
+    }
+    if (!a->split.nexperts || lora_style_is_folder(style))
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(a->src),
+                     "style %s does not write adapters of fused experts", style_names[style]);
+    fsdpck_error_hint(err,
+                      "--style peft and sglang write them, vllm a pair for each expert; or merge it: fsdpck merge-lora "
+                      "BASE ADAPTER OUT");
+    return FSDPCK_ERR_UNSUPPORTED;
+}
+
 int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
                             const struct fsdpck_lora_facts *facts, const struct fsdpck_options *opt,
                             struct fsdpck_error *err)
 {
-    if (style == FSDPCK_LORA_PEFT) {
+    int rc = check_experts(a, style, err);
+    if (!rc && style == FSDPCK_LORA_VLLM)
+        rc = refuse_for_vllm(a, facts, err);
+    if (!rc && lora_style_is_folder(style))
         warn_peft(a, facts, opt);
-        return 0;
-    }
-    int rc = refuse_extras(a, style, err);
+    if (rc || lora_style_is_folder(style))
+        return rc;
+    rc = refuse_extras(a, style, err);
     if (!rc && style == FSDPCK_LORA_KOHYA && facts->dora)
         fsdpck_lora_note(opt, "DoRA: sd-scripts ignores dora_scale; LyCORIS and ComfyUI read it");
     if (!rc && style == FSDPCK_LORA_COMFY && facts->dora)

@@ -22,6 +22,11 @@ int fsdpck_lora_style_metadata(struct fsdpck_lora_adapter *a, enum fsdpck_lora_s
                                struct fsdpck_error *err);
 /* Returns the scaling as these files state it: alpha, which consumers divide by the rank. */
 double fsdpck_lora_style_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
+/* PEFT's names, in a folder with adapter_config.json. */
+static inline bool lora_style_is_folder(enum fsdpck_lora_style style)
+{
+    return style == FSDPCK_LORA_PEFT || style >= FSDPCK_LORA_VLLM;
+}
 static inline bool lora_style_has_alpha(enum fsdpck_lora_style style)
 {
     return style == FSDPCK_LORA_KOHYA || style == FSDPCK_LORA_COMFY;

@@ -7,79 +7,12 @@
 
 #include <string.h>
 
-enum { BLOCK = 256 };
+#include "tensor/cast_block.h"
+
+enum { BLOCK = CAST_BLOCK };
 #define INLINE inline __attribute__((always_inline)) /* inlined into functions built for several processors */
 
-static const uint32_t inf32 = 0x7f800000u;
-
-/* Selects by mask: the code that compilers generate for ?: prevents vectorisation with some of them. */
-static inline int32_t pick(bool c, int32_t yes, int32_t no)
-{
-    return no ^ ((yes ^ no) & -(int32_t)c);
-}
-
-/* ---- float32 <-> the others; n is always BLOCK ---- */
-
-static INLINE void widen_bf16(const uint16_t *restrict in, uint32_t *restrict out)
-{
-    for (int i = 0; i < BLOCK; i++) {
-        uint32_t u = (uint32_t)in[i] << 16;
-        out[i] = u | ((u & 0x7fffffffu) > inf32 ? 0x400000u : 0); /* a NaN becomes quiet */
-    }
-}
-
-static INLINE void narrow_bf16(const uint32_t *restrict in, uint16_t *restrict out)
-{
-    for (int i = 0; i < BLOCK; i++) {
-        uint32_t u = in[i];
-        uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
-        uint32_t nan = u >> 16 | 0x40u;
-        out[i] = (uint16_t)((u & 0x7fffffffu) > inf32 ? nan : rounded);
-    }
-}
-
-/* Compares as signed integers: without its sign bit a float's bits order like an int32_t, and SSE2 has no unsigned
- * comparison. */
-static INLINE void widen_f16(const uint16_t *restrict in, uint32_t *restrict out)
-{
-    for (int i = 0; i < BLOCK; i++) {
-        uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16;
-        int32_t v = in[i] & 0x7fff;
-        float small = (float)v * 0x1p-24f; /* value of a subnormal (v < 0x400) */
-        int32_t bits;
-        memcpy(&bits, &small, 4);
-        int32_t normal = (v << 13) + (112 << 23);
-        int32_t special = v << 13 | (int32_t)inf32 | (v > 0x7c00 ? 0x400000 : 0);
-        int32_t finite = v < 0x400 ? bits : normal;
-        out[i] = sign | (uint32_t)(v >= 0x7c00 ? special : finite);
-    }
-}
-
-/* Adding and subtracting 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties
- * to even. */
-static INLINE void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
-{
-    const int32_t low = 113 << 23, high = 143 << 23; /* 2^-14, the smallest normal; 2^16, above the largest */
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t u = (int32_t)(in[i] & 0x7fffffffu), exponent = u & (int32_t)inf32;
-        exponent = pick(exponent < low, low, exponent);
-        exponent = pick(exponent > high, high, exponent);
-        int32_t magic = exponent + (13 << 23) + 0x400000;
-        float x, c;
-        memcpy(&x, &u, 4);
-        memcpy(&c, &magic, 4);
-        float q = (x + c) - c;
-        int32_t bits;
-        memcpy(&bits, &q, 4);
-        int32_t tiny = pick(bits < low, bits, 0); /* 0 if q is not a subnormal: the conversion below stays in range */
-        memcpy(&x, &tiny, 4);
-        int32_t small = (int32_t)(x * 0x1p24f);
-        int32_t normal = pick(bits >= high, 0x7c00, (bits >> 13) - (112 << 10));
-        int32_t finite = pick(bits < low, small, normal);
-        int32_t nan = 0x7e00 | (u >> 13 & 0x3ff);
-        out[i] = (uint16_t)(in[i] >> 16 & 0x8000u) | (uint16_t)pick(u > (int32_t)inf32, nan, finite);
-    }
-}
+/* ---- float32 <-> float64 ---- */
 
 static INLINE void widen_f64(const uint32_t *restrict in, double *restrict out)
 {
@@ -134,30 +67,36 @@ union block {
     uint16_t u16[BLOCK];
 };
 
-static INLINE void load_block(enum fsdpck_dtype from, union block *in, enum fsdpck_dtype to, uint32_t *mid)
+/* in, out: a union block, or BLOCK elements in place, aligned to one. f64 elements are changed. */
+static INLINE void load_block(enum fsdpck_dtype from, void *in, enum fsdpck_dtype to, uint32_t *mid)
 {
     switch (from) {
     case FSDPCK_FLOAT64:
         if (to == FSDPCK_FLOAT16)
-            preround_f64(in->f64, 11, -14);
+            preround_f64(in, 11, -14);
         else if (to == FSDPCK_BFLOAT16)
-            preround_f64(in->f64, 8, -126);
-        narrow_f64(in->f64, mid);
+            preround_f64(in, 8, -126);
+        narrow_f64(in, mid);
         break;
-    case FSDPCK_FLOAT16: widen_f16(in->u16, mid); break;
-    case FSDPCK_BFLOAT16: widen_bf16(in->u16, mid); break;
-    default: memcpy(mid, in->u32, sizeof in->u32);
+    case FSDPCK_FLOAT16: cast_widen_f16(in, mid); break;
+    case FSDPCK_BFLOAT16: cast_widen_bf16(in, mid); break;
+    default: memcpy(mid, in, BLOCK * sizeof *mid);
     }
 }
 
-static INLINE void store_block(const uint32_t *mid, enum fsdpck_dtype to, union block *out)
+static INLINE void store_block(const uint32_t *mid, enum fsdpck_dtype to, void *out)
 {
     switch (to) {
-    case FSDPCK_FLOAT64: widen_f64(mid, out->f64); break;
-    case FSDPCK_FLOAT16: narrow_f16(mid, out->u16); break;
-    case FSDPCK_BFLOAT16: narrow_bf16(mid, out->u16); break;
-    default: memcpy(out->u32, mid, sizeof out->u32);
+    case FSDPCK_FLOAT64: widen_f64(mid, out); break;
+    case FSDPCK_FLOAT16: cast_narrow_f16(mid, out); break;
+    case FSDPCK_BFLOAT16: cast_narrow_bf16(mid, out); break;
+    default: memcpy(out, mid, BLOCK * sizeof *mid);
     }
+}
+
+static bool is_aligned(const char *p, size_t nbytes)
+{
+    return (uintptr_t)p % nbytes == 0;
 }
 
 static INLINE void cast_blocks(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem)
@@ -165,9 +104,15 @@ static INLINE void cast_blocks(enum fsdpck_dtype from, const char *src, enum fsd
     const size_t from_nbytes = fsdpck_dtype_info(from)->nbytes, to_nbytes = fsdpck_dtype_info(to)->nbytes;
     union block in, out;
     uint32_t mid[BLOCK];
-    if (nelem < BLOCK)
+    uint64_t i = 0;
+    if (from != FSDPCK_FLOAT64 && is_aligned(src, from_nbytes) && is_aligned(dst, to_nbytes))
+        for (; i + BLOCK <= nelem; i += BLOCK) { /* whole blocks, in place */
+            load_block(from, (void *)(uintptr_t)(src + i * from_nbytes), to, mid);
+            store_block(mid, to, dst + i * to_nbytes);
+        }
+    if (nelem - i < BLOCK)
         memset(&in, 0, sizeof in); /* a short block is converted whole */
-    for (uint64_t i = 0; i < nelem; i += BLOCK) {
+    for (; i < nelem; i += BLOCK) {
         size_t n = nelem - i < BLOCK ? (size_t)(nelem - i) : BLOCK;
         memcpy(&in, src + i * from_nbytes, n * from_nbytes);
         load_block(from, &in, to, mid);

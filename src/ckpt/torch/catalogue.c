@@ -19,10 +19,10 @@ struct catalogue_entry {
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    uint32_t nparts;                /* number of parts that list it */
-    uint32_t last_part;             /* the latest part that lists it */
-    uint32_t gap;                   /* first part, in order, that does not list it; UINT32_MAX: none so far */
-    const struct fsdpck_mesh *mesh; /* NULL: no part states its sharding */
+    uint32_t nranks;                /* number of ranks that list it */
+    uint32_t last_rank;             /* the latest rank that lists it */
+    uint32_t gap;                   /* first rank, in order, that does not list it; UINT32_MAX: none so far */
+    const struct fsdpck_mesh *mesh; /* NULL: no rank states its sharding */
     const struct fsdpck_placement *placements;
 };
 
@@ -40,7 +40,7 @@ void fsdpck_catalogue_free(struct fsdpck_catalogue *c)
 {
     fsdpck_names_free(&c->names);
     fsdpck_names_free(&c->items);
-    fsdpck_names_free(&c->places);
+    fsdpck_names_free(&c->locations);
     fsdpck_vec_free(&c->entries);
     fsdpck_vec_free(&c->pieces);
     fsdpck_arena_free(&c->scratch);
@@ -81,11 +81,11 @@ static int new_entry(struct fsdpck_catalogue *c, const char *name, const struct 
     return fsdpck_names_add(&c->names, e->name, *ordinal, &old, c->err);
 }
 
-static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t part, const struct catalogue_entry *like,
+static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t rank, const struct catalogue_entry *like,
                       struct catalogue_entry *e)
 {
     char text[256], have[96], want[96];
-    if (e->last_part == part)
+    if (e->last_rank == rank)
         return fail(c, FSDPCK_ERR_FORMAT, file, e->name, "is listed twice");
     if (e->dtype != like->dtype || e->ndim != like->ndim ||
         (e->ndim && memcmp(e->shape, like->shape, e->ndim * sizeof *e->shape) != 0)) {
@@ -94,25 +94,25 @@ static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t par
                  fsdpck_dtype_info(e->dtype)->name, fsdpck_format_dims(want, sizeof want, e->shape, e->ndim));
         return fail(c, FSDPCK_ERR_FORMAT, file, e->name, text);
     }
-    if (part != e->last_part + 1 && e->gap == UINT32_MAX)
-        e->gap = e->last_part + 1;
-    e->last_part = part;
-    e->nparts++;
+    if (rank != e->last_rank + 1 && e->gap == UINT32_MAX)
+        e->gap = e->last_rank + 1;
+    e->last_rank = rank;
+    e->nranks++;
     return 0;
 }
 
-int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name,
+int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t rank, const char *name,
                             const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim,
                             const uint64_t *shape, uint32_t *ordinal)
 {
     struct catalogue_entry like = {
-        .dtype = dtype, .ndim = ndim, .shape = shape, .nparts = 1, .last_part = part, .gap = part ? 0 : UINT32_MAX
+        .dtype = dtype, .ndim = ndim, .shape = shape, .nranks = 1, .last_rank = rank, .gap = rank ? 0 : UINT32_MAX
     };
     uint64_t nelem, nbytes;
     size_t old = fsdpck_names_find(&c->names, name);
     if (old != SIZE_MAX) {
         *ordinal = (uint32_t)old;
-        return join_entry(c, file, part, &like, &entries(c)[old]);
+        return join_entry(c, file, rank, &like, &entries(c)[old]);
     }
     if (!checked_shape(shape, ndim, fsdpck_dtype_info(dtype)->nbytes, &nelem, &nbytes))
         return fail(c, FSDPCK_ERR_FORMAT, file, name, "the product of its shape overflows");
@@ -149,8 +149,8 @@ static const struct fsdpck_mesh *keep_mesh(struct fsdpck_catalogue *c, const str
     return c->meshes[c->nmeshes++] = m;
 }
 
-int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh,
-                            const struct fsdpck_placement *placements)
+int fsdpck_catalogue_set_placements(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh,
+                                    const struct fsdpck_placement *placements)
 {
     struct catalogue_entry *e = &entries(c)[ordinal];
     const struct fsdpck_mesh *kept = e->mesh ? NULL : keep_mesh(c, mesh);
@@ -185,13 +185,13 @@ int fsdpck_catalogue_add_box(struct fsdpck_catalogue *c, const struct fsdpck_sto
     return 0;
 }
 
-const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nparts, uint32_t *part)
+const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nranks, uint32_t *rank)
 {
     for (size_t i = 0; i < c->entries.count; i++) {
         const struct catalogue_entry *e = &entries(c)[i];
-        if (e->nparts == nparts)
+        if (e->nranks == nranks)
             continue;
-        *part = e->gap != UINT32_MAX ? e->gap : e->last_part + 1;
+        *rank = e->gap != UINT32_MAX ? e->gap : e->last_rank + 1;
         return e->name;
     }
     return NULL;
@@ -303,12 +303,12 @@ static bool same_chunks(const struct fsdpck_tensor *t, const struct dcp_tensor *
     return true;
 }
 
-/* Finds the tensor that stores the same bytes as d; *twin is SIZE_MAX if there is none. */
-static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e, const struct dcp_tensor *d,
-                     const struct dcp_tensor *all, size_t *twin)
+/* Finds the tensor that stores the same bytes as d; *target is SIZE_MAX if there is none. */
+static int find_alias(struct fsdpck_catalogue *c, const struct catalogue_entry *e, const struct dcp_tensor *d,
+                      const struct dcp_tensor *all, size_t *target)
 {
     char key[256], shape[160];
-    *twin = SIZE_MAX;
+    *target = SIZE_MAX;
     if (!d->nchunks)
         return 0;
     const struct dcp_chunk *first = &d->chunks[0];
@@ -316,27 +316,27 @@ static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e
     snprintf(key, sizeof key, "%" PRIu32 "@%" PRIu64 "+%" PRIu64 " %s %s", first->file, first->item,
              strided ? first->location.layout->payload : first->location.payload, fsdpck_dtype_info(e->dtype)->name,
              fsdpck_format_dims(shape, sizeof shape, e->shape, e->ndim));
-    size_t old = fsdpck_names_find(&c->places, key);
+    size_t old = fsdpck_names_find(&c->locations, key);
     if (old != SIZE_MAX) {
         const struct fsdpck_tensor *t = &source_tensors(c->src)[old];
         bool same = t->dtype == e->dtype && t->ndim == e->ndim &&
                     (!e->ndim || !memcmp(t->shape, e->shape, e->ndim * sizeof *e->shape));
-        *twin = same && same_chunks(t, &all[old], d) ? old : SIZE_MAX;
+        *target = same && same_chunks(t, &all[old], d) ? old : SIZE_MAX;
         return 0;
     }
     char *copy = fsdpck_arena_strndup(&c->scratch, key, strlen(key), c->err);
-    return copy ? fsdpck_names_add(&c->places, copy, c->src->tensors.count, &old, c->err) : FSDPCK_ERR_NOMEM;
+    return copy ? fsdpck_names_add(&c->locations, copy, c->src->tensors.count, &old, c->err) : FSDPCK_ERR_NOMEM;
 }
 
 static int add_tensor(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e,
                       const struct dcp_tensor *found, struct dcp_tensor *all)
 {
-    size_t twin;
-    int rc = find_twin(c, e, found, all, &twin);
+    size_t target;
+    int rc = find_alias(c, e, found, all, &target);
     if (rc)
         return rc;
-    if (twin != SIZE_MAX)
-        return fsdpck_source_add_alias(c->src, file, e->name, e->path, e->npath, twin, c->err);
+    if (target != SIZE_MAX)
+        return fsdpck_source_add_alias(c->src, file, e->name, e->path, e->npath, target, c->err);
     all[c->src->tensors.count] = *found;
     struct fsdpck_tensor *t =
         fsdpck_source_add_tensor(c->src, file, e->name, e->path, e->npath, e->dtype, e->ndim, e->shape, c->err);

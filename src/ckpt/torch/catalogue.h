@@ -27,9 +27,9 @@ struct fsdpck_catalogue {
     struct dcp *dcp;
     struct fsdpck_error *err; /* never NULL */
     struct fsdpck_names names;
-    struct fsdpck_names items; /* for the caller: names listed by several parts -> ordinal in the source */
+    struct fsdpck_names items; /* for the caller: names listed by several ranks -> ordinal in the source */
     struct fsdpck_names
-        places; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
+        locations; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
     struct fsdpck_vec entries; /* struct catalogue_entry */
     struct fsdpck_vec pieces;  /* struct fsdpck_stored_box */
     const struct fsdpck_mesh
@@ -40,20 +40,20 @@ struct fsdpck_catalogue {
 
 void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp,
                             struct fsdpck_error *err);
-/* Adds a tensor listed by part `part` (a file, or a rank). Other parts may list it too, with the same dtype and shape.
+/* Adds a tensor that rank `rank` lists (0: the only file). Other ranks may list it too, with the same dtype and shape.
  * file: for messages. */
-int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name,
+int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t rank, const char *name,
                             const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim,
                             const uint64_t *shape, uint32_t *ordinal);
-/* Records how a part says that the tensor was sharded; copies it. The locations of the bytes do not depend on it. */
-int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh,
-                            const struct fsdpck_placement *placements);
+/* Records how a rank says that the tensor was sharded; copies it. The locations of the bytes do not depend on it. */
+int fsdpck_catalogue_set_placements(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh,
+                                    const struct fsdpck_placement *placements);
 const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c,
                                   size_t ordinal); /* the tensor's, in order of appearance */
 /* Adds a copy; copies box (2 * ndim) into the source's arena, strides into the scratch. Skips empty boxes. */
 int fsdpck_catalogue_add_box(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *piece);
-/* Returns the first tensor that fewer than nparts parts list, or NULL; *part: a part that does not list it. */
-const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nparts, uint32_t *part);
+/* Returns the first tensor that fewer than nranks ranks list, or NULL; *rank: a rank that does not list it. */
+const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nranks, uint32_t *rank);
 /* Fills the source's tensors and dcp->tensors. file: for messages. */
 int fsdpck_catalogue_finish(struct fsdpck_catalogue *c, const char *file);
 void fsdpck_catalogue_free(struct fsdpck_catalogue *c);

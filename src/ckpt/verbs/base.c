@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/stop.h"
+#include <fsdpck/packed.h>
+
 #include "engine/source_impl.h"
 #include "tensor/box.h"
 #include "tensor/rows.h"
@@ -62,7 +64,7 @@ struct comparison {
     struct fsdpck_error *err;
 };
 
-static void say(const struct comparison *c, const char *tensor, const char *what)
+static void report(const struct comparison *c, const char *tensor, const char *what)
 {
     char text[600];
     snprintf(text, sizeof text, "the frozen base '%.400s' %s", c->base->path, what);
@@ -106,7 +108,7 @@ static int compare_content(struct comparison *c, const struct fsdpck_base_tensor
         return 0;
     int rc = t->has_content ? 0 : read_content(c, t, content);
     if (!rc && memcmp(t->has_content ? t->content : content, want->content, sizeof content) != 0)
-        say(c, want->name, "has other values in it than the one that the adapters were trained on");
+        report(c, want->name, "has other values in it than the one that the adapters were trained on");
     return rc;
 }
 
@@ -114,10 +116,10 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
 {
     const struct fsdpck_tensor *t = fsdpck_source_find(c->base, want->name);
     if (!t)
-        say(c, want->name, "lacks it");
+        report(c, want->name, "lacks it");
     else if (t->dtype != want->dtype || t->ndim != want->ndim ||
              (t->ndim && memcmp(t->shape, want->shape, t->ndim * sizeof *t->shape) != 0))
-        say(c, want->name, "has it in another dtype or shape than the one that the adapters were trained on");
+        report(c, want->name, "has it in another dtype or shape than the one that the adapters were trained on");
     else
         return compare_content(c, want, t);
     return 0;
@@ -125,9 +127,29 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
 
 /* ---- all tensors ---- */
 
+/* Opens the base a second time, with its weights as the trainer held them. */
+static int open_held(const struct fsdpck_source *base, const char *how, struct fsdpck_source **out,
+                     struct fsdpck_error *err)
+{
+    struct fsdpck_options quiet = base->opt;
+    quiet.note = NULL;
+    quiet.progress = NULL;
+    int rc = fsdpck_source_open(base->path, fsdpck_source_kind(base), &quiet, out, err);
+    return rc ? rc : fsdpck_source_hold(*out, how, err);
+}
+
+static int compare_all(const struct fsdpck_source *src, struct comparison *c)
+{
+    int rc = 0;
+    for (size_t i = 0; i < src->base->ntensors && !rc; i++)
+        rc = compare(c, &src->base->tensors[i]);
+    return rc ? rc : fsdpck_source_check(c->base, c->err);
+}
+
 int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick,
                         fsdpck_problem_fn report, void *report_ctx, uint64_t *read_nbytes, struct fsdpck_error *err)
 {
+    struct fsdpck_source *held = NULL;
     struct fsdpck_error own = { 0 };
     struct comparison c = { .base = base,
                             .quick = quick,
@@ -135,14 +157,18 @@ int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *b
                             .ctx = report_ctx,
                             .read_nbytes = read_nbytes,
                             .err = err ? err : &own };
-    int rc = quick ? 0 : fsdpck_rows_init(&c.rows, c.err);
+    if (!src->base)
+        return 0;
+    int rc = src->base->held ? open_held(base, src->base->held, &held, c.err) : 0;
+    c.base = held ? held : base;
+    if (!rc && !quick)
+        rc = fsdpck_rows_init(&c.rows, c.err);
     if (!rc && !quick && !(c.piece = malloc(PIECE_NBYTES)))
         rc = fsdpck_error_nomem(c.err, PIECE_NBYTES);
-    for (size_t i = 0; !rc && src->base && i < src->base->ntensors; i++)
-        rc = compare(&c, &src->base->tensors[i]);
     if (!rc)
-        rc = fsdpck_source_check(base, c.err);
+        rc = compare_all(src, &c);
     free(c.piece);
+    fsdpck_source_close(held);
     fsdpck_rows_free(&c.rows);
     return rc;
 }

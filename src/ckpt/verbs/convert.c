@@ -15,8 +15,10 @@
 #include "format/shard_finish.h"
 #include "format/shard_name.h"
 #include "hf/quantized.h"
+#include "quant/quantized_config.h"
 #include "verbs/base_check.h"
 #include "verbs/convert_impl.h"
+#include "verbs/convert_megatron.h"
 #include "verbs/export_with.h"
 #include "verbs/out_name.h"
 
@@ -76,7 +78,7 @@ static int copy_item(struct conversion *c, size_t i, struct fsdpck_shard_entry *
     fsdpck_stream_begin(&s, c->out, &to, 0, NULL, 0);
     while (s.at < nbytes) {
         uint64_t left = nbytes - s.at, n = left < ITEM_PIECE_NBYTES ? left : ITEM_PIECE_NBYTES;
-        int rc = fsdpck_source_read_item(c->src, item, buf, n, s.at, c->err);
+        int rc = fsdpck_source_read_item_part(c->src, item, buf, n, s.at, c->err);
         if (!rc)
             rc = fsdpck_stream_write(&s, buf, n, c->err);
         if (rc)
@@ -155,8 +157,8 @@ static int write_directory(struct conversion *c)
     int rc = list_chunks(c);
     if (rc)
         return rc;
-    m->meshes = &c->req->mesh;
-    m->nmeshes = 1;
+    m->meshes = c->meshes;
+    m->nmeshes = c->nmeshes;
     m->files = c->names;
     m->nfiles = c->nranks;
     m->tensors = c->tensors;
@@ -184,6 +186,8 @@ static int write_all(struct conversion *c, struct fsdpck_transfer_result *result
         rc = finish_shards(c);
     if (!rc)
         rc = write_directory(c);
+    if (!rc && c->src->for_megatron && c->manifest.has_metadata)
+        rc = fsdpck_convert_write_megatron(c->src->io, c->commit, c->err);
     return rc;
 }
 
@@ -210,7 +214,11 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
         rc = fsdpck_assets_gather(c->src, c->req->assets, c->req->out, c->req->select.cast, c->req->select.dtype,
                                   &c->assets, c->err);
     if (!rc)
+        rc = fsdpck_quantized_config_put(c->src, &c->selection, &c->assets, c->err);
+    if (!rc)
         rc = check_quantized(c);
+    if (!rc)
+        fsdpck_convert_note_blocks(c);
     if (!rc)
         rc = fsdpck_draw_save_id(io, c->manifest.save_id, c->err);
     if (!rc)
@@ -273,6 +281,8 @@ int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_r
         rc = convert(&c, result);
     if (!rc) {
         result->ntensors = c.selection.ntensors;
+        result->nleft_tensors = c.selection.nleft_tensors;
+        result->nleft_items = c.selection.nleft_items;
         result->nfiles = c.nranks;
         for (uint32_t i = 0; i < c.nranks; i++)
             result->written_nbytes += c.shards[i].nbytes;

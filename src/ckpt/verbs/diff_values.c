@@ -3,6 +3,7 @@
  * widened to doubles and subtracted in loops of constant length without branches, so that compilers vectorise them. */
 #include "verbs/diff_values.h"
 
+#include <complex.h>
 #include <math.h>
 #include <string.h>
 
@@ -124,11 +125,14 @@ static void subtract_integers(enum fsdpck_dtype dtype, const char *a, const char
 }
 
 /* Combines the distances of the parts into the distance of two complex numbers, in place. Squares of 64-bit values
- * could overflow. */
+ * could overflow: cabs() scales them. (So does hypot(), which binaries would need glibc 2.35 for.) */
 static void join_complex(double *d, uint64_t n, bool wide)
 {
-    for (uint64_t i = 0; wide && i < n; i++)
-        d[i] = hypot(d[2 * i], d[2 * i + 1]);
+    for (uint64_t i = 0; wide && i < n; i++) {
+        double complex z;
+        memcpy(&z, d + 2 * i, sizeof z);
+        d[i] = cabs(z);
+    }
     for (uint64_t i = 0; !wide && i < n; i++)
         d[i] = sqrt(d[2 * i] * d[2 * i] + d[2 * i + 1] * d[2 * i + 1]);
 }

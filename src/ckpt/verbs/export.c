@@ -8,9 +8,11 @@
 #include <string.h>
 
 #include "verbs/base_check.h"
-#include "verbs/export_impl.h"
+#include "verbs/export_ranks.h"
 #include "verbs/out_name.h"
 #include "engine/files.h"
+#include "tensor/box.h"
+#include "view/names.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
 #include "base/stop.h"
@@ -24,27 +26,40 @@ static const char *only_file(const struct export *x)
 
 static int begin(struct export *x)
 {
+    char of_rank[128];
     const char *record = x->one_file ? NULL : x->layout.nfiles > 1 ? "model.safetensors.index.json" : only_file(x);
+    if (x->req->vllm_ranks) {
+        fsdpck_export_ranks_name(x, 0, NULL, of_rank, sizeof of_rank);
+        record = of_rank;
+    }
     int rc = x->io->random(x->io->ctx, x->uuid, sizeof x->uuid);
     if (rc < 0)
         return fsdpck_error_sys(x->err, -rc, NULL, "cannot get random bytes");
-    const char **brings = calloc(x->assets.count + 1, sizeof *brings);
-    if (!brings)
-        return fsdpck_error_nomem(x->err, (x->assets.count + 1) * sizeof *brings);
+    const char **new_files = calloc(x->assets.count + 1, sizeof *new_files);
+    if (!new_files)
+        return fsdpck_error_nomem(x->err, (x->assets.count + 1) * sizeof *new_files);
     for (size_t i = 0; i < x->assets.count; i++)
-        brings[i] = x->assets.list[i].path;
-    rc = fsdpck_commit_begin_bringing(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER,
-                                      record, x->uuid, x->req->force, brings, x->assets.count, &x->commit, x->err);
-    free(brings);
+        new_files[i] = x->assets.list[i].path;
+    rc = fsdpck_commit_begin_with(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER, record,
+                                  x->uuid, x->req->force, new_files, x->assets.count, &x->commit, x->err);
+    free(new_files);
     return rc;
+}
+
+/* Whether a file is the commit's record itself: the only one, or the first of the first rank. */
+static bool is_record(const struct export *x, size_t i)
+{
+    return x->req->vllm_ranks ? i == 0 : x->layout.nfiles == 1;
 }
 
 static int name_file(struct export *x, size_t i)
 {
     char uuid[37], name[128];
-    bool several = x->layout.nfiles > 1;
+    const bool several = !is_record(x, i);
     fsdpck_uuid_format(x->uuid, uuid);
-    if (several)
+    if (x->req->vllm_ranks)
+        fsdpck_export_ranks_name(x, i, several && fsdpck_commit_in_place(x->commit) ? uuid : NULL, name, sizeof name);
+    else if (several)
         snprintf(name, sizeof name, "model-%05zu-of-%05zu%s%s.safetensors", i + 1, x->layout.nfiles,
                  fsdpck_commit_in_place(x->commit) ? "-" : "", fsdpck_commit_in_place(x->commit) ? uuid : "");
     else
@@ -86,25 +101,47 @@ static int by_chosen(const void *a, const void *b)
     return x->file != y->file ? (x->file < y->file ? -1 : 1) : x->payload < y->payload ? -1 : x->payload > y->payload;
 }
 
-static const uint64_t *stored_shape(const struct export *x, const struct export_tensor *e)
+static const struct fsdpck_tensor *stored(const struct export *x, const struct export_tensor *e)
 {
-    return fsdpck_source_tensor(x->src, x->selection.tensors[e->chosen].source)->shape;
+    return fsdpck_source_tensor(x->src, x->selection.tensors[e->chosen].source);
+}
+
+/* Adds the chunks of a tensor; returns how many. Files are created full of zeros, so padding needs none. */
+static size_t make_tensor_chunks(const struct export *x, const struct export_tensor *e, struct fsdpck_out_chunk *chunks)
+{
+    static const uint64_t origin[FSDPCK_MAX_DIMS];
+    const struct export_piece all = { origin, stored(x, e)->shape }, *pieces = e->pieces ? e->pieces : &all;
+    const size_t n = e->pieces ? e->npieces : 1;
+    uint64_t at = x->layout.files[e->file].header.nbytes + e->begin;
+    for (size_t i = 0; i < n; i++) {
+        chunks[i] = (struct fsdpck_out_chunk){ .tensor = e->chosen,
+                                               .file = (uint32_t)e->file,
+                                               .offset = pieces[i].offset,
+                                               .size = pieces[i].size,
+                                               .payload = at };
+        at += fsdpck_box_nelem(pieces[i].size, stored(x, e)->ndim) * fsdpck_dtype_info(e->dtype)->nbytes;
+    }
+    return n;
 }
 
 static size_t make_chunks(const struct export *x, struct fsdpck_out_chunk *chunks)
 {
-    static const uint64_t origin[FSDPCK_MAX_DIMS];
     const struct export_tensor *e = x->layout.tensors.data;
     size_t n = 0;
     for (size_t i = 0; i < x->layout.tensors.count; i++)
-        if (e[i].nbytes && !e[i].made)
-            chunks[n++] = (struct fsdpck_out_chunk){ .tensor = e[i].chosen,
-                                                     .file = (uint32_t)e[i].file,
-                                                     .offset = origin,
-                                                     .size = stored_shape(x, &e[i]),
-                                                     .payload = x->layout.files[e[i].file].header.nbytes + e[i].begin };
+        if (e[i].nbytes && !e[i].data)
+            n += make_tensor_chunks(x, &e[i], chunks + n);
     if (n)
         qsort(chunks, n, sizeof *chunks, by_chosen);
+    return n;
+}
+
+static size_t count_chunks(const struct export *x)
+{
+    const struct export_tensor *e = x->layout.tensors.data;
+    size_t n = 0;
+    for (size_t i = 0; i < x->layout.tensors.count; i++)
+        n += e[i].pieces ? e[i].npieces : 1;
     return n;
 }
 
@@ -118,7 +155,7 @@ static bool source_has_contents(const struct fsdpck_source *src)
 
 static int move_payload(struct export *x)
 {
-    size_t n = x->layout.tensors.count, ncontents = source_has_contents(x->src) ? x->selection.ntensors : 0;
+    size_t n = count_chunks(x), ncontents = source_has_contents(x->src) ? x->selection.ntensors : 0;
     struct fsdpck_out_chunk *chunks = calloc(n ? n : 1, sizeof *chunks);
     struct fsdpck_transfer_content *contents =
         ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: no contents to compare with */
@@ -147,8 +184,8 @@ static int write_made(struct export *x, struct fsdpck_out_files *out)
     const struct export_tensor *e = x->layout.tensors.data;
     int rc = 0;
     for (size_t i = 0; i < x->layout.tensors.count && !rc; i++)
-        if (e[i].made)
-            rc = fsdpck_out_files_write(out, (uint32_t)e[i].file, e[i].made, e[i].nbytes,
+        if (e[i].data)
+            rc = fsdpck_out_files_write(out, (uint32_t)e[i].file, e[i].data, e[i].nbytes,
                                         x->layout.files[e[i].file].header.nbytes + e[i].begin, x->err);
     return rc;
 }
@@ -223,7 +260,7 @@ static int run(struct export *x)
         rc = write_headers(x);
     if (!rc && !x->one_file)
         rc = write_assets(x);
-    if (!rc && x->layout.nfiles > 1)
+    if (!rc && x->layout.nfiles > 1 && !x->req->vllm_ranks)
         rc = write_index(x);
     if (!rc && fsdpck_stop_asked(x->opt.stop))
         rc = fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
@@ -246,6 +283,7 @@ static void release(struct export *x)
     free(x->paths);
     free(x->files);
     fsdpck_export_layout_free(&x->layout);
+    fsdpck_arena_free(&x->arena);
     fsdpck_assets_free(&x->assets);
     fsdpck_selection_free(&x->selection);
 }
@@ -261,15 +299,16 @@ static void fill_options(struct export *x, const struct fsdpck_options *opt)
     x->opt.io = x->io;
 }
 
-/* Under torchtitan's names, the rows of q and k have an order that no reader of safetensors expects; the Llama would be
- * silently wrong. */
+/* Under torchtitan's names, the rows of a Llama's q and k have an order that no reader of safetensors expects; the
+ * model would be silently wrong. */
 static int check_names(struct export *x)
 {
     if (!fsdpck_source_is_torchtitan(x->src))
-        return 0;
-    fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src),
-                     "is called as torchtitan (or Meta) calls a Llama, and its q and k are ordered so: as a Hugging "
-                     "Face model it would be wrong");
+        return fsdpck_source_check_published(x->src, x->req->assets, x->err);
+    fsdpck_error_set(
+        x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src),
+        "has the names and the row order of q and k of torchtitan (or Meta): as a Hugging Face model it would "
+        "be wrong");
     fsdpck_error_hint(x->err,
                       "'--names hf --assets FOLDER' renames and reorders; '--names torchtitan' leaves it as it is");
     return x->err->code;
@@ -280,11 +319,23 @@ static int check_one_file(const struct export *x)
 {
     if (x->req->max_shard_nbytes)
         return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out,
-                                "is one file: --max-shard-size cuts what goes to a folder");
+                                "is one file: --max-shard-size limits the files of a folder");
     if (x->req->assets && x->opt.note)
         x->opt.note(x->opt.ctx,
-                    "OUT is one file: config.json of --assets is looked at, and nothing of that folder is taken along");
+                    "OUT is one file: config.json of --assets is read, and no file of that folder is copied");
     return 0;
+}
+
+/* from_pretrained loads no folder of weights alone. An adapter or a merged model is written by whoever knows. */
+static void note_without_config(const struct export *x)
+{
+    static const char config[] = "config.json";
+    bool found = x->one_file || x->with->edit || x->with->selection || x->src->base;
+    for (size_t i = 0; i < x->assets.count && !found; i++) /* in place, its path ends in .tmp-UUID */
+        found = strncmp(x->assets.list[i].path, config, sizeof config - 1) == 0;
+    if (!found && x->opt.note)
+        x->opt.note(x->opt.ctx, "the folder has no config.json, which from_pretrained needs: --assets FOLDER copies it "
+                                "and the tokenizer from the model's folder");
 }
 
 int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req,
@@ -305,16 +356,20 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
                         : fsdpck_out_is_folder(
                               x.io, req->out, "a folder is written, or one file where OUT ends in .safetensors", x.err);
     if (!rc)
-        rc = check_names(&x);
+        rc = req->vllm_ranks || req->vllm_expert_parallel ? fsdpck_export_ranks_begin(&x) : check_names(&x);
     if (!rc)
         rc = fsdpck_base_check_quick(src, &x.opt, x.err);
     if (!rc)
         rc = run(&x);
     x.result.ntensors = x.layout.tensors.count;
     x.result.nfiles = x.layout.nfiles;
+    x.result.nleft_tensors = x.selection.nleft_tensors;
+    x.result.nleft_items = x.selection.nleft_items + x.selection.nitems; /* safetensors holds no items */
     x.result.seconds = (double)(src->io->now_ns(src->io->ctx) - began) * 1e-9;
     if (!rc && result)
         *result = x.result;
+    if (!rc)
+        note_without_config(&x);
     release(&x);
     return rc;
 }

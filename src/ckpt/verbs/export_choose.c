@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the contents of an export: the tensors that safetensors can store, under the names that transformers expects,
  * with tied tensors stored once; and the assets. */
-#include "verbs/export_impl.h"
+#include "verbs/export_ranks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,11 +11,12 @@
 #include "base/checked.h"
 #include "hf/config.h"
 #include "hf/quantized.h"
+#include "quant/quantized_config.h"
 
 #define DEFAULT_SHARD_NBYTES 5000000000u /* decimal, as in transformers */
 
-static void say(const struct export *x, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
-static void say(const struct export *x, const char *fmt, ...)
+static void note(const struct export *x, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+static void note(const struct export *x, const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
@@ -67,14 +68,14 @@ static int add_tensor(struct export *x, const char *name, size_t stored)
     return 0;
 }
 
-static int add_made(struct export *x, const struct fsdpck_export_made *m)
+static int add_extra(struct export *x, const struct fsdpck_export_extra *m)
 {
     struct export_tensor *e = fsdpck_vec_push(&x->layout.tensors, x->err);
     uint64_t nelem, nbytes;
     if (!e || !checked_shape(m->shape, m->ndim, fsdpck_dtype_info(m->dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_error_nomem(x->err, sizeof *e);
     *e = (struct export_tensor){ .name = m->name,
-                                 .made = m->data,
+                                 .data = m->data,
                                  .dtype = m->dtype,
                                  .ndim = m->ndim,
                                  .shape = m->shape,
@@ -107,8 +108,8 @@ static int add_alias(struct export *x, size_t i, bool tied)
         rename_added(x, to->name, alias->name);
         return 0;
     }
-    say(x, "'%s' is a second name of '%s': safetensors has no such thing, so its bytes are written twice", alias->name,
-        to->name);
+    note(x, "'%s' is a second name of '%s': safetensors has no such thing, so its bytes are written twice", alias->name,
+         to->name);
     return add_tensor(x, alias->name, (size_t)alias->alias_of);
 }
 
@@ -119,18 +120,22 @@ static int list_tensors(struct export *x)
     for (size_t i = 0; i < x->selection.ntensors && !rc; i++)
         rc = x->selection.tensors[i].alias_of < 0 ? add_tensor(x, x->selection.tensors[i].name, i)
                                                   : add_alias(x, i, tied);
-    for (size_t i = 0; i < x->with->nmade && !rc; i++)
-        rc = add_made(x, &x->with->made[i]);
+    for (size_t i = 0; i < x->with->nextra && !rc; i++)
+        rc = add_extra(x, &x->with->extra[i]);
     if (!rc && x->selection.nitems)
-        say(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems,
-            x->selection.nitems == 1 ? " is" : "s are");
+        note(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems,
+             x->selection.nitems == 1 ? " is" : "s are");
     return rc;
 }
 
 static int choose_tensors(struct export *x)
 {
-    if (!x->with->selection)
-        return fsdpck_selection_make(x->src, &x->req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
+    if (!x->with->selection) {
+        int rc = fsdpck_selection_make(x->src, &x->req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
+        if (!rc)
+            fsdpck_selection_note_left(&x->selection, &x->req->select, &x->opt);
+        return rc;
+    }
     x->selection = *x->with->selection;
     x->selection.arena = (struct fsdpck_arena){ 0 }; /* its owner frees it */
     return 0;
@@ -169,14 +174,18 @@ int fsdpck_export_choose(struct export *x)
     x->dtype = x->req->select.dtype;
     int rc = choose_tensors(x);
     if (!rc)
-        rc = fsdpck_export_dtype_by_state(x);
-    if (!rc)
         rc = gather_assets(x);
+    if (!rc)
+        rc = fsdpck_quantized_config_put(x->src, &x->selection, &x->assets, x->err);
+    if (!rc)
+        rc = fsdpck_export_dtype_by_state(x);
     if (!rc)
         rc = fsdpck_export_dtype_by_config(x);
     if (!rc)
         rc = check_quantized(x);
     if (!rc)
         rc = list_tensors(x);
+    if (!rc && x->req->vllm_ranks)
+        rc = fsdpck_export_ranks_cut(x);
     return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);
 }

@@ -36,7 +36,8 @@ static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_d
     return any;
 }
 
-/* Does not cast quantized weights, because the user did not ask for a cast. */
+/* Does not cast quantized weights, because the user did not ask for a cast. The assets must be gathered: config.json
+ * may be the only file that says so. */
 static int cast_to(struct export *x, enum fsdpck_dtype to)
 {
     enum fsdpck_dtype was;
@@ -67,7 +68,9 @@ int fsdpck_export_dtype_by_state(struct export *x)
     if (is_decided(x) || !state)
         return 0;
     int rc = fsdpck_config_dtype(fsdpck_source_path(x->src), state, strlen(state), &key, 1, &found, &to, x->err);
-    return !rc && found ? cast_to(x, to) : rc;
+    if (!rc && found)
+        rc = cast_to(x, to);
+    return !rc && x->cast ? fsdpck_assets_set_dtype(x->io, &x->assets, x->dtype, x->err) : rc;
 }
 
 static bool has_optimizer(const struct fsdpck_source *src)
@@ -80,11 +83,26 @@ static bool has_optimizer(const struct fsdpck_source *src)
     return false;
 }
 
+/* Returns whether the fp32 weights are a tree of their own, and what is exported is what the run computes with: it
+ * holds weights of two bytes, and those that are wider are so on purpose. */
+static bool has_masters_apart(const struct export *x)
+{
+    bool apart = false, narrow = false;
+    for (size_t i = 0; i < fsdpck_source_ntensors(x->src) && !apart; i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(x->src, i);
+        apart = t->npath > 1 && t->path[0].str && strcmp(t->path[0].str, "master") == 0;
+    }
+    for (size_t i = 0; i < x->selection.ntensors && !narrow; i++)
+        narrow =
+            is_float(x->selection.tensors[i].dtype) && fsdpck_dtype_info(x->selection.tensors[i].dtype)->nbytes == 2;
+    return apart && narrow;
+}
+
 int fsdpck_export_dtype_by_config(struct export *x)
 {
     enum fsdpck_dtype to;
     bool found;
-    if (is_decided(x) || !has_optimizer(x->src))
+    if (is_decided(x) || !has_optimizer(x->src) || has_masters_apart(x))
         return 0;
     int rc = fsdpck_assets_dtype(x->io, &x->assets, &found, &to, x->err);
     if (!rc && found &&

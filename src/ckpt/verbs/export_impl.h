@@ -24,6 +24,7 @@ struct export
     enum fsdpck_dtype dtype;
     struct fsdpck_assets_out assets;
     struct export_layout layout;
+    struct fsdpck_arena arena; /* of the layout's names, shapes and pieces, where they are made for a rank */
     struct fsdpck_commit *commit;
     uint8_t uuid[16];
     char **names;                  /* (layout.nfiles) in the folder */

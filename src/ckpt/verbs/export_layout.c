@@ -27,6 +27,10 @@ static size_t assign_files(struct export_layout *l, uint64_t max_nbytes, size_t 
     size_t nopened = 0, nclosed = 0, open = SIZE_MAX;
     uint64_t filled = 0;
     for (size_t i = 0; i < l->tensors.count; i++) {
+        if (open != SIZE_MAX && t[i].rank != t[i - 1].rank) {
+            number[open] = nclosed++;
+            open = SIZE_MAX;
+        }
         if (t[i].nbytes > max_nbytes) {
             t[i].file = nopened++;
             number[t[i].file] = nclosed++;

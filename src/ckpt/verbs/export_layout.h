@@ -9,15 +9,23 @@
 #include "base/json_write.h"
 #include "base/vec.h"
 
+/* A box of the stored tensor. */
+struct export_piece {
+    const uint64_t *offset, *size; /* (ndim) */
+};
+
 struct export_tensor {
     const char *name;
-    const void *made; /* its bytes, if no source has them */
+    const void *data; /* its bytes, if no source has them */
     uint32_t chosen;  /* position in the selection of the stored tensor */
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     const uint64_t *shape; /* (ndim) as in torch */
     uint64_t nbytes;
-    size_t order; /* original order */
+    const struct export_piece *pieces; /* (npieces) what it is made of, one after another; zeros follow. NULL: of all */
+    size_t npieces;
+    uint32_t rank; /* of those that have files of their own; in ascending order */
+    size_t order;  /* original order */
     size_t file;
     uint64_t begin; /* offset in the file's data */
 };
@@ -36,10 +44,10 @@ struct export_layout {
 };
 
 /* Distributes the tensors (all fields except file and begin filled in) as Hugging Face does: in order, with a new file
- * if the next tensor would not fit into max_shard_nbytes; a larger tensor has a file alone. In a file each tensor
- * begins at a multiple of its element size: in order if that is possible, else wider elements first. Data begins at a
- * multiple of 4096 if it has at least 64 KiB, else of 8. metadata: JSON members that follow "format" in __metadata__,
- * with a leading comma; or NULL. */
+ * if the next tensor would not fit into max_shard_nbytes, or is of another rank; a larger tensor has a file alone. In a
+ * file each tensor begins at a multiple of its element size: in order if that is possible, else wider elements first.
+ * Data begins at a multiple of 4096 if it has at least 64 KiB, else of 8. metadata: JSON members that follow "format"
+ * in __metadata__, with a leading comma; or NULL. */
 int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata,
                           struct fsdpck_error *err);
 /* Writes model.safetensors.index.json; names[i] is the name of file i. */

@@ -10,11 +10,15 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/ioutil.h"
 #include "base/suffix.h"
+#include "hf/config.h"
 #include "lora/facts.h"
+#include "lora/fuse.h"
 #include "lora/operands.h"
 #include "lora/styles.h"
 #include "verbs/export_with.h"
+#include "view/experts.h"
 
 enum { PIECE = 1024 }; /* elements per check */
 
@@ -29,9 +33,9 @@ struct lora_export {
     uint32_t *ndims;
     bool *used; /* (adapter.selection.ntensors) the tensor is written */
     bool *is_b;
-    atomic_bool *nonzero;            /* some element is not zero */
-    struct fsdpck_export_made *made; /* (nmade) the scaling of each module */
-    size_t nmade;
+    atomic_bool *nonzero;              /* some element is not zero */
+    struct fsdpck_export_extra *extra; /* (nextra) the scaling of each module */
+    size_t nextra;
     float *alphas;
     struct fsdpck_text metadata;
     struct fsdpck_assets_out assets;
@@ -82,11 +86,11 @@ static int push_part(struct lora_export *x, const struct fsdpck_lora_module *m, 
 
 static int push_alpha(struct lora_export *x, const struct fsdpck_lora_module *m)
 {
-    struct fsdpck_export_made *made = &x->made[x->nmade];
-    x->alphas[x->nmade] = (float)fsdpck_lora_style_alpha(&x->adapter, m);
-    *made = (struct fsdpck_export_made){ .dtype = FSDPCK_FLOAT32, .data = &x->alphas[x->nmade] };
-    x->nmade++;
-    return fsdpck_lora_style_name(&x->adapter, x->req->style, m, LORA_PART_ALPHA, &made->name, x->err);
+    struct fsdpck_export_extra *extra = &x->extra[x->nextra];
+    x->alphas[x->nextra] = (float)fsdpck_lora_style_alpha(&x->adapter, m);
+    *extra = (struct fsdpck_export_extra){ .dtype = FSDPCK_FLOAT32, .data = &x->alphas[x->nextra] };
+    x->nextra++;
+    return fsdpck_lora_style_name(&x->adapter, x->req->style, m, LORA_PART_ALPHA, &extra->name, x->err);
 }
 
 static int push_module(struct lora_export *x, const struct fsdpck_lora_module *m)
@@ -161,9 +165,9 @@ static int allocate(struct lora_export *x)
     x->used = fsdpck_arena_array(a, x->adapter.selection.ntensors, sizeof *x->used, x->err);
     x->is_b = fsdpck_arena_array(a, n, sizeof *x->is_b, x->err);
     x->nonzero = fsdpck_arena_array(a, n, sizeof *x->nonzero, x->err);
-    x->made = fsdpck_arena_array(a, k, sizeof *x->made, x->err);
+    x->extra = fsdpck_arena_array(a, k, sizeof *x->extra, x->err);
     x->alphas = fsdpck_arena_array(a, k, sizeof *x->alphas, x->err);
-    return x->out.tensors && x->shapes && x->ndims && x->used && x->is_b && x->nonzero && x->made && x->alphas
+    return x->out.tensors && x->shapes && x->ndims && x->used && x->is_b && x->nonzero && x->extra && x->alphas
                ? 0
                : FSDPCK_ERR_NOMEM;
 }
@@ -171,6 +175,8 @@ static int allocate(struct lora_export *x)
 static int list(struct lora_export *x)
 {
     int rc = allocate(x);
+    for (size_t i = 0; !rc && x->adapter.joined && i < x->adapter.selection.ntensors; i++)
+        x->used[i] = x->adapter.joined[i];
     for (size_t i = 0; i < x->adapter.modules.count && !rc; i++)
         rc = push_module(x, &lora_modules(&x->adapter)[i]);
     for (size_t i = 0; i < x->adapter.whole.count && !rc; i++)
@@ -206,7 +212,7 @@ static bool wants_all(void *ctx, uint32_t tensor)
 }
 
 /* Returns whether all values are finite; sets *nonzero if any is not zero. */
-static bool look(const float *v, uint64_t n, bool *nonzero)
+static bool all_finite(const float *v, uint64_t n, bool *nonzero)
 {
     uint32_t special = 0, any = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -219,8 +225,8 @@ static bool look(const float *v, uint64_t n, bool *nonzero)
     return !special;
 }
 
-static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
-                struct fsdpck_error *err)
+static int check_and_cast(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
+                          struct fsdpck_error *err)
 {
     struct lora_export *x = ctx;
     const struct fsdpck_chosen *c = &x->out.tensors[tensor];
@@ -231,7 +237,7 @@ static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, cons
     for (uint64_t at = 0; at < nelem; at += PIECE) {
         uint64_t n = nelem - at < PIECE ? nelem - at : PIECE;
         fsdpck_dtype_cast(t->dtype, (const uint8_t *)in + at * item, FSDPCK_FLOAT32, v, n);
-        if (!look(v, n, &nonzero)) {
+        if (!all_finite(v, n, &nonzero)) {
             fsdpck_error_set(err, FSDPCK_ERR_FORMAT, x->src->path,
                              "NaN or infinity among elements %llu to %llu: this adapter would ruin the model",
                              (unsigned long long)(begin + at), (unsigned long long)(begin + at + n - 1));
@@ -288,7 +294,7 @@ static int write_config(struct lora_export *x)
 static int check_out(const struct lora_export *x)
 {
     bool file = ends_with(x->req->out, ".safetensors");
-    if (x->req->style == FSDPCK_LORA_PEFT && file)
+    if (lora_style_is_folder(x->req->style) && file)
         return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out,
                                 "a PEFT adapter is a folder, with its adapter_config.json");
     if (lora_style_has_alpha(x->req->style) && !file)
@@ -297,17 +303,76 @@ static int check_out(const struct lora_export *x)
     return 0;
 }
 
+/* ---- the family of fused experts ---- */
+
+static int read_family(struct lora_export *x, struct fsdpck_moe *moe)
+{
+    char *path = fsdpck_path_join(x->req->base, "config.json", x->err), *text = NULL;
+    uint64_t nbytes;
+    int rc =
+        path ? fsdpck_read_file(x->src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, x->err) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = fsdpck_moe_read(path, text, nbytes, moe, x->err);
+    if (!rc && moe->family && fsdpck_moe_is_alike(moe)) {
+        rc = fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, path,
+                              "the experts of a %s are published fused, and vLLM has no names for pairs of single ones",
+                              moe->model_type);
+        fsdpck_error_hint(x->err, "vLLM and PEFT load the adapter as PEFT 0.19.1 and later write it");
+    } else if (!rc) {
+        rc = fsdpck_moe_check(moe, path, x->err);
+    }
+    free(path);
+    free(text);
+    return rc;
+}
+
+/* Opening the adapter shows whether it has fused experts. */
+static int check_base(const struct lora_export *x)
+{
+    const bool fused = x->adapter.split.nexperts > 0, vllm = x->req->style == FSDPCK_LORA_VLLM;
+    if (x->req->base && !(fused && vllm))
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->src->path,
+                                "--base is for --style vllm of an adapter of fused experts, and this %s",
+                                vllm ? "adapter has none" : "is another style");
+    if (!x->req->base && fused && vllm) {
+        fsdpck_error_set(
+            x->err, FSDPCK_ERR_USAGE, x->src->path,
+            "is of fused experts, and nothing says of which model: families name and order them differently");
+        fsdpck_error_hint(x->err, "--base FOLDER, the model's folder with its config.json");
+        return FSDPCK_ERR_USAGE;
+    }
+    return 0;
+}
+
+/* Whether experts are written as one pair for all of a layer. PEFT's form is kept: fused, or one by one. */
+static bool fuses(const struct lora_export *x)
+{
+    const enum fsdpck_lora_style style = x->req->style;
+    return style == FSDPCK_LORA_PEFT_FUSED || style == FSDPCK_LORA_SGLANG ||
+           (style == FSDPCK_LORA_PEFT && x->adapter.split.nexperts > 0 && !x->adapter.split.turned);
+}
+
 static int prepare(struct lora_export *x)
 {
+    struct fsdpck_moe moe = { 0 };
+    int rc = check_out(x);
+    if (!rc && x->req->base && x->req->style == FSDPCK_LORA_VLLM)
+        rc = read_family(x, &moe);
     const struct fsdpck_lora_choice *choice = &x->req->choice;
     const struct fsdpck_lora_request want = { .name = choice->adapter,
                                               .config = choice->config,
                                               .has_alpha = choice->has_alpha,
                                               .alpha = choice->alpha,
+                                              .order = choice->order,
+                                              .halves = x->req->style == FSDPCK_LORA_VLLM,
+                                              .mixtral = strcmp(moe.model_type, "mixtral") == 0,
                                               .select = &x->req->select };
-    int rc = check_out(x);
     if (!rc)
         rc = fsdpck_lora_adapter_open(&x->adapter, x->src, &want, x->err);
+    if (!rc)
+        rc = check_base(x);
+    if (!rc && fuses(x))
+        rc = fsdpck_lora_fuse(&x->adapter, x->req->style == FSDPCK_LORA_SGLANG, x->err);
     if (!rc)
         fsdpck_lora_note_config(&x->adapter, &x->opt);
     if (!rc)
@@ -317,12 +382,12 @@ static int prepare(struct lora_export *x)
     if (!rc)
         rc = list(x);
     if (!rc)
-        rc = fsdpck_lora_account_for(&x->adapter, x->used, &x->opt, x->err);
+        rc = fsdpck_lora_adapter_check_used(&x->adapter, x->used, &x->opt, x->err);
     if (!rc)
         rc = check_names(x);
     if (!rc)
         rc = fsdpck_lora_style_metadata(&x->adapter, x->req->style, &x->facts, &x->metadata, x->err);
-    return !rc && x->req->style == FSDPCK_LORA_PEFT ? write_config(x) : rc;
+    return !rc && lora_style_is_folder(x->req->style) ? write_config(x) : rc;
 }
 
 int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lora_request *req,
@@ -332,7 +397,7 @@ int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lor
     struct fsdpck_error own = { 0 };
     struct lora_export x = { .src = src, .req = req, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
     const struct fsdpck_export_request to = { .out = req->out, .select = req->select, .force = req->force };
-    const struct fsdpck_edit edit = { .ctx = &x, .end = note_zeros, .wants = wants_all, .apply = pass };
+    const struct fsdpck_edit edit = { .ctx = &x, .end = note_zeros, .wants = wants_all, .apply = check_and_cast };
     int64_t began = src->io->now_ns(src->io->ctx);
     int rc = prepare(&x);
     if (!rc) {
@@ -340,12 +405,12 @@ int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lor
                                                  .selection = &x.out,
                                                  .shapes = x.shapes,
                                                  .ndims = x.ndims,
-                                                 .file = req->style == FSDPCK_LORA_PEFT
+                                                 .file = lora_style_is_folder(req->style)
                                                              ? "adapter_model.safetensors"
                                                              : "pytorch_lora_weights.safetensors",
                                                  .metadata = x.metadata.data,
-                                                 .made = x.made,
-                                                 .nmade = x.nmade,
+                                                 .extra = x.extra,
+                                                 .nextra = x.nextra,
                                                  .assets = &x.assets };
         rc = fsdpck_export_with(src, &to, &with, &x.opt, result, x.err);
     }

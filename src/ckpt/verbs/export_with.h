@@ -10,7 +10,7 @@
 #include "hf/assets.h"
 
 /* A tensor whose bytes are in memory. */
-struct fsdpck_export_made {
+struct fsdpck_export_extra {
     const char *name;
     enum fsdpck_dtype dtype;
     uint32_t ndim;
@@ -28,8 +28,8 @@ struct fsdpck_export_with {
     const uint32_t *ndims;         /* as long as shapes */
     const char *file;              /* name of the one file of a folder, instead of model.safetensors */
     const char *metadata; /* members of __metadata__ after "format", as JSON text that begins with a comma; or NULL */
-    const struct fsdpck_export_made *made; /* (nmade) */
-    size_t nmade;
+    const struct fsdpck_export_extra *extra; /* (nextra) more tensors, from memory */
+    size_t nextra;
     struct fsdpck_assets_out *assets; /* instead of the source's; freed with the export */
 };
 

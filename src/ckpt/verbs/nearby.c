@@ -11,7 +11,7 @@
 #include "base/ioutil.h"
 #include "base/suffix.h"
 
-/* Files that identify a folder as a checkpoint. look_at() recognises others by the ends of their names. */
+/* Files that identify a folder as a checkpoint. check_name() recognises others by the ends of their names. */
 static const char *const marks[] = { "index.json", ".metadata", FSDPCK_DCP_FIRST_PART "/.metadata",
                                      "model.safetensors.index.json", NULL };
 
@@ -21,7 +21,7 @@ struct search {
     uint64_t step, count;
 };
 
-static int look_at(void *ctx, const char *name)
+static int check_name(void *ctx, const char *name)
 {
     *(bool *)ctx |= ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
                     ends_with(name, ".bin") || fsdpck_dcp_ranks_is(name);
@@ -31,7 +31,7 @@ static int look_at(void *ctx, const char *name)
 static bool is_checkpoint(const struct fsdpck_source *src, const char *folder)
 {
     bool is = false;
-    if (!fsdpck_is_directory(src->io, folder) || src->io->list(src->io->ctx, folder, look_at, &is) < 0)
+    if (!fsdpck_is_directory(src->io, folder) || src->io->list(src->io->ctx, folder, check_name, &is) < 0)
         return false;
     for (size_t i = 0; !is && marks[i]; i++) {
         char *path = fsdpck_path_join(folder, marks[i], NULL);

@@ -12,14 +12,22 @@
 #include "commit/commit_view.h"
 #include "engine/source_impl.h"
 #include "verbs/headless.h"
+#include "torch/dcp/common.h"
 #include "verbs/nearby.h"
+#include "view/vllm_source.h"
 
 static const struct {
     const char *kind;
     int (*open)(struct fsdpck_source *src, struct fsdpck_error *err);
 } openers[] = {
-    { "safetensors", fsdpck_open_safetensors }, { "hf", fsdpck_open_hf }, { "dcp", fsdpck_open_dcp },
-    { "fsdpck", fsdpck_open_fsdpck },           { "pt", fsdpck_open_pt }, { "ranks", fsdpck_open_ranks },
+    { "safetensors", fsdpck_open_safetensors },
+    { "hf", fsdpck_open_hf },
+    { "dcp", fsdpck_open_dcp },
+    { "fsdpck", fsdpck_open_fsdpck },
+    { "pt", fsdpck_open_pt },
+    { "ranks", fsdpck_open_ranks },
+    { "deepspeed", fsdpck_open_deepspeed },
+    { "vllm-sharded", fsdpck_open_vllm },
 };
 
 /* A file that cannot be examined is an error, not a missing file: otherwise a checkpoint could be taken for one of
@@ -37,7 +45,7 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
 
 /* The kinds of files in a folder, by their names. */
 struct listing {
-    bool safetensors, rank_local, shards, ranks, pt;
+    bool safetensors, model, vllm, rank_local, shards, ranks, deepspeed, latest, megatron, pt;
     char distcp[256]; /* a shard file; "": none */
 };
 
@@ -47,16 +55,41 @@ static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_v
     return fsdpck_commit_view_has(view, name) && holds(src, name, err);
 }
 
-static void look_at(struct listing *l, const char *name)
+static void classify_name(struct listing *l, const char *name)
 {
     l->safetensors |= ends_with(name, ".safetensors");
+    l->vllm |= fsdpck_vllm_is_file(name, NULL);
+    l->model |= strcmp(name, "model.safetensors") == 0 || strcmp(name, "model.safetensors.index.json") == 0;
     l->rank_local |= fsdpck_dcp_ranks_is(name);
     l->shards |= fsdpck_dcp_shards_is(name);
     l->ranks |= fsdpck_ranks_is(name);
+    l->deepspeed |= fsdpck_deepspeed_is(name);
+    l->latest |= fsdpck_deepspeed_names_tag(name);
+    l->megatron |= strcmp(name, FSDPCK_MEGATRON_LATEST) == 0;
     if (ends_with(name, ".distcp") && strlen(name) < sizeof l->distcp && (!*l->distcp || strcmp(name, l->distcp) < 0))
         strcpy(l->distcp, name);
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
                                 ends_with(name, ".bin.index.json"));
+}
+
+static bool names_deepspeed(const struct fsdpck_source *src)
+{
+    char *folder = fsdpck_deepspeed_tag(src, src->path);
+    free(folder);
+    return folder != NULL;
+}
+
+/* Saves of older releases, in mp_rank_00/, are no torch_dist. */
+static bool names_megatron(const struct fsdpck_source *src)
+{
+    char *folder = fsdpck_megatron_latest(src->io, src->path),
+         *below = folder ? fsdpck_path_join(folder, ".metadata", NULL) : NULL,
+         *path = below ? fsdpck_path_join(src->path, below, NULL) : NULL;
+    const bool there = path && fsdpck_is_file(src->io, path);
+    free(path);
+    free(below);
+    free(folder);
+    return there;
 }
 
 /* index.json has priority over .metadata, even if it is damaged: an fsdpck checkpoint must never be read as PyTorch's,
@@ -66,7 +99,7 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
 {
     struct listing l = { 0 };
     for (size_t i = 0; i < count; i++)
-        look_at(&l, names[i]);
+        classify_name(&l, names[i]);
     bool dcp =
         l.rank_local || counts(src, view, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
     bool index = counts(src, view, "index.json", err);
@@ -78,11 +111,14 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
     if (!dcp &&
         fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are checked after opening */
         return NULL;
+    dcp |= l.megatron && !hf && names_megatron(src);
     dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
-        return dcp ? "dcp" : "hf";
+        return dcp ? "dcp" : l.vllm && !l.model ? "vllm-sharded" : "hf";
+    if (l.deepspeed || (l.latest && names_deepspeed(src)))
+        return "deepspeed";
     if (l.ranks || l.pt)
-        return l.ranks ? "ranks" : "pt";
+        return l.ranks || fsdpck_ranks_are_items(names, count) ? "ranks" : "pt";
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
                      "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
     if (!fsdpck_hint_nearby(src, err))
@@ -102,7 +138,9 @@ static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_err
     if (!rc)
         rc = fsdpck_commit_view(src->io, src->path, names, count, &view, err);
     if (!rc && view.record[0] != '\0')
-        kind = strcmp(view.record, "index.json") == 0 ? "fsdpck" : "hf";
+        kind = strcmp(view.record, "index.json") == 0   ? "fsdpck"
+               : fsdpck_vllm_is_file(view.record, NULL) ? "vllm-sharded"
+                                                        : "hf";
     else if (!rc) {
         fsdpck_commit_view_filter(&view, names, &count);
         kind = detect_names(src, &view, names, count, err);
@@ -148,7 +186,9 @@ static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_
         if (strcmp(openers[i].kind, kind) == 0)
             return openers[i].open(src, err);
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                            "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks", kind);
+                            "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks, "
+                            "deepspeed, vllm-sharded",
+                            kind);
 }
 
 int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify,

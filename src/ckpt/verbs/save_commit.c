@@ -4,8 +4,6 @@
 #include "verbs/save_commit.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +15,7 @@
 #include "format/shard_name.h"
 #include "format/table.h"
 #include "base/vec.h"
+#include "verbs/save_beside.h"
 
 struct gatherer {
     const struct fsdpck_save_request *req;
@@ -29,6 +28,8 @@ struct gatherer {
     struct manifest_file *files;     /* (nranks) */
     struct fsdpck_table *tables;     /* (nranks) */
     struct fsdpck_vec chunks;        /* struct manifest_chunk */
+    struct manifest_item *items;     /* (nitems) */
+    bool compressed;                 /* by some rank */
     struct fsdpck_assets_out assets;
     char assets_folder[FSDPCK_SHARD_NAME_MAX];
     struct fsdpck_base base;
@@ -98,22 +99,36 @@ static int mesh_number(struct gatherer *g, const struct fsdpck_mesh *mesh, int32
     return 0;
 }
 
+/* Tensors and items share one space of names, as they do in .metadata. */
+static int add_name(struct gatherer *g, struct fsdpck_names *names, const char *name, size_t number)
+{
+    size_t old;
+    int rc = fsdpck_names_add(names, name, number, &old, g->err);
+    return !rc && old != SIZE_MAX ? fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "'%s' is in the list twice", name)
+                                  : rc;
+}
+
+/* The path of a name that has none. */
+static const struct fsdpck_key *flat_path(struct gatherer *g, const char *name)
+{
+    struct fsdpck_key *flat = fsdpck_arena_array(&g->arena, 1, sizeof *flat, g->err);
+    if (flat)
+        flat->str = name;
+    return flat;
+}
+
 static int describe(struct gatherer *g, struct fsdpck_names *names, size_t i)
 {
     const struct fsdpck_save_tensor *t = &g->req->tensors[i];
     struct manifest_tensor *m = &g->tensors[i];
-    size_t old;
-    int rc = fsdpck_names_add(names, t->name, i, &old, g->err);
-    if (!rc && old != SIZE_MAX)
-        rc = fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "tensor '%s' is in the list twice", t->name);
+    int rc = add_name(g, names, t->name, i);
     if (rc)
         return rc;
-    struct fsdpck_key *flat = fsdpck_arena_array(&g->arena, 1, sizeof *flat, g->err);
-    if (!flat)
+    const struct fsdpck_key *path = t->npath ? t->path : flat_path(g, t->name);
+    if (!path)
         return FSDPCK_ERR_NOMEM;
-    flat->str = t->name;
     *m = (struct manifest_tensor){ .name = t->name,
-                                   .path = t->npath ? t->path : flat,
+                                   .path = path,
                                    .npath = t->npath ? t->npath : 1,
                                    .alias_of = -1,
                                    .dtype = t->dtype,
@@ -123,7 +138,7 @@ static int describe(struct gatherer *g, struct fsdpck_names *names, size_t i)
                                    .placements = t->placements };
     if (t->alias_of) {
         size_t to = fsdpck_names_find(names, t->alias_of);
-        if (to == SIZE_MAX || g->tensors[to].alias_of >= 0)
+        if (to >= i || g->tensors[to].alias_of >= 0)
             return fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL,
                                     "'%s' is an alias of '%s', which is not a tensor listed before it", t->name,
                                     t->alias_of);
@@ -134,12 +149,25 @@ static int describe(struct gatherer *g, struct fsdpck_names *names, size_t i)
     return t->mesh ? mesh_number(g, t->mesh, &m->mesh) : 0;
 }
 
+static int describe_item(struct gatherer *g, struct fsdpck_names *names, size_t i)
+{
+    const struct fsdpck_save_item *t = &g->req->items[i];
+    int rc = add_name(g, names, t->name, g->req->ntensors + i);
+    if (rc)
+        return rc;
+    const struct fsdpck_key *path = t->npath ? t->path : flat_path(g, t->name);
+    g->items[i] = (struct manifest_item){ .name = t->name, .path = path, .npath = t->npath ? t->npath : 1 };
+    return path ? 0 : FSDPCK_ERR_NOMEM;
+}
+
 static int describe_all(struct gatherer *g)
 {
     struct fsdpck_names names = { 0 };
     int rc = 0;
     for (size_t i = 0; !rc && i < g->req->ntensors; i++)
         rc = describe(g, &names, i);
+    for (size_t i = 0; !rc && i < g->req->nitems; i++)
+        rc = describe_item(g, &names, i);
     fsdpck_names_free(&names);
     return rc;
 }
@@ -170,8 +198,13 @@ static int take_entry(struct expected_chunks *x)
     const struct fsdpck_table_entry *e = &table->entries[x->at++];
     const uint64_t *offset = table->dims + e->dims, *size = offset + e->ndim;
     if (e->ndim != t->ndim || !fsdpck_box_inside(t->ndim, offset, size, t->shape) ||
-        e->nbytes != fsdpck_box_nelem(size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes)
+        e->decoded != fsdpck_box_nelem(size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes)
         return mismatch(x);
+    bool packed = e->codec != FSDPCK_CODEC_STORED;
+    if (packed != g->req->compress)
+        return fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, g->files[x->rank].name,
+                                "rank %u wrote %scompressed chunks, unlike rank 0", x->rank, packed ? "" : "un");
+    g->compressed |= packed;
     struct manifest_chunk *c = fsdpck_vec_push(&g->chunks, g->err);
     if (!c)
         return FSDPCK_ERR_NOMEM;
@@ -256,6 +289,45 @@ static int take_tensor(struct gatherer *g, uint32_t tensor)
     return t->mesh || t->alias_of ? 0 : check_explicit(g, tensor, first);
 }
 
+static int fail_item(struct gatherer *g, size_t i, const char *what)
+{
+    fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "%s; exactly one rank passes its data", what);
+    fsdpck_error_tensor(g->err, g->items[i].name);
+    return FSDPCK_ERR_USAGE;
+}
+
+static int take_item(struct gatherer *g, uint32_t item)
+{
+    bool found = false;
+    for (uint32_t rank = 0; rank < g->req->nranks; rank++) {
+        uint64_t count, at = fsdpck_table_find(&g->tables[rank], FSDPCK_CHUNK_ITEM, item, &count);
+        if (count > 1 || (count && found))
+            return fail_item(g, item, "an item is stored twice");
+        if (!count)
+            continue;
+        const struct fsdpck_table_entry *e = &g->tables[rank].entries[at];
+        g->items[item].file = rank;
+        g->items[item].offset = e->item;
+        g->items[item].nbytes = e->item_nbytes;
+        found = true;
+    }
+    return found ? 0 : fail_item(g, item, "no rank stored an item");
+}
+
+/* A rank's table has no tensor or item outside the lists. */
+static int check_ordinals(const struct gatherer *g, uint32_t rank)
+{
+    const struct fsdpck_table *t = &g->tables[rank];
+    for (uint64_t i = 0; i < t->nentries; i++) {
+        bool is_item = t->entries[i].kind == FSDPCK_CHUNK_ITEM;
+        if (t->entries[i].ordinal >= (is_item ? g->req->nitems : g->req->ntensors))
+            return fsdpck_error_set(g->err, FSDPCK_ERR_FORMAT, g->files[rank].name,
+                                    "rank %u wrote %s that rank 0 does not list", rank,
+                                    is_item ? "an item" : "a tensor");
+    }
+    return 0;
+}
+
 /* ---- the whole index ---- */
 
 static int gather(struct gatherer *g)
@@ -265,39 +337,11 @@ static int gather(struct gatherer *g)
         rc = read_rank(g, rank);
     for (size_t i = 0; !rc && i < g->req->ntensors; i++)
         rc = take_tensor(g, (uint32_t)i);
-    for (uint32_t rank = 0; !rc && rank < g->req->nranks; rank++) {
-        const struct fsdpck_table *t = &g->tables[rank];
-        if (t->nentries && t->entries[t->nentries - 1].ordinal >= g->req->ntensors)
-            rc = fsdpck_error_set(g->err, FSDPCK_ERR_FORMAT, g->files[rank].name,
-                                  "rank %u wrote a tensor that rank 0 does not list", rank);
-    }
+    for (size_t i = 0; !rc && i < g->req->nitems; i++)
+        rc = take_item(g, (uint32_t)i);
+    for (uint32_t rank = 0; !rc && rank < g->req->nranks; rank++)
+        rc = check_ordinals(g, rank);
     return rc;
-}
-
-static int add_made(struct gatherer *g, const struct fsdpck_save_asset *a)
-{
-    struct fsdpck_asset_out *more = realloc(g->assets.list, (g->assets.count + 1) * sizeof *more);
-    if (!more)
-        return fsdpck_error_nomem(g->err, (g->assets.count + 1) * sizeof *more);
-    g->assets.list = more;
-    struct fsdpck_asset_out *out = &more[g->assets.count++];
-    *out = (struct fsdpck_asset_out){ .path = strdup(a->path), .data = malloc(a->nbytes + 1), .nbytes = a->nbytes };
-    if (!out->path || !out->data)
-        return fsdpck_error_nomem(g->err, a->nbytes);
-    memcpy(out->data, a->data, a->nbytes);
-    return 0;
-}
-
-/* Resolves the base's real path: the relative path to it must not go through links. */
-static int find_base(struct gatherer *g)
-{
-    char path[PATH_MAX];
-    g->base = *g->req->base;
-    int rc = g->opt->io->resolve(g->opt->io->ctx, g->base.path, path, sizeof path);
-    if (rc < 0)
-        return fsdpck_error_sys(g->err, -rc, g->base.path, "cannot find the frozen base");
-    g->base.path = fsdpck_arena_strndup(&g->arena, path, strlen(path), g->err);
-    return g->base.path ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 static int write_manifest(struct gatherer *g)
@@ -310,6 +354,9 @@ static int write_manifest(struct gatherer *g)
                                  .ntensors = g->req->ntensors,
                                  .chunks = g->chunks.data,
                                  .nchunks = g->chunks.count,
+                                 .items = g->items,
+                                 .nitems = g->req->nitems,
+                                 .compressed = g->compressed,
                                  .assets = &g->assets,
                                  .assets_folder = g->assets_folder,
                                  .state = g->req->state,
@@ -331,24 +378,23 @@ int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpc
                           .chunks = FSDPCK_VEC(struct manifest_chunk),
                           .err = err ? err : &own };
     g.tensors = calloc(req->ntensors + 1, sizeof *g.tensors);
+    g.items = calloc(req->nitems + 1, sizeof *g.items);
     g.files = calloc(req->nranks, sizeof *g.files);
     g.tables = calloc(req->nranks, sizeof *g.tables);
-    int rc = g.tensors && g.files && g.tables ? 0 : fsdpck_error_nomem(err, req->ntensors * sizeof *g.tensors);
+    int rc =
+        g.tensors && g.items && g.files && g.tables ? 0 : fsdpck_error_nomem(err, req->ntensors * sizeof *g.tensors);
     if (!rc)
         rc = gather(&g);
-    struct fsdpck_source none = { .opt = *opt, .io = opt->io };
-    if (!rc && req->assets)
-        rc = fsdpck_assets_gather(&none, req->assets, fsdpck_commit_target(commit), false, FSDPCK_FLOAT32, &g.assets,
-                                  g.err);
-    for (size_t i = 0; !rc && i < req->nmade; i++)
-        rc = add_made(&g, &req->made[i]);
+    if (!rc)
+        rc = fsdpck_save_assets(req, opt, fsdpck_commit_target(commit), &g.assets, g.err);
     if (!rc && req->base)
-        rc = find_base(&g);
+        rc = fsdpck_save_base(req->base, opt->io, &g.arena, &g.base, g.err);
     if (!rc)
         rc = write_manifest(&g);
     for (uint32_t i = 0; g.tables && i < req->nranks; i++)
         fsdpck_table_free(&g.tables[i]);
     free(g.tensors);
+    free(g.items);
     free(g.files);
     free(g.tables);
     fsdpck_vec_free(&g.meshes);

@@ -39,19 +39,19 @@ static void hash_mesh(struct fsdpck_hasher *h, const struct fsdpck_mesh *mesh, s
     fsdpck_hasher_finish(h, out);
 }
 
-static void add_path(struct fsdpck_hasher *h, const struct fsdpck_save_tensor *t)
+static void add_path(struct fsdpck_hasher *h, const struct fsdpck_key *path, uint32_t npath)
 {
-    add_number(h, t->npath);
-    for (uint32_t k = 0; k < t->npath; k++) {
-        add_number(h, t->path[k].str ? UINT64_MAX : t->path[k].position);
-        add_text(h, t->path[k].str ? t->path[k].str : "");
+    add_number(h, npath);
+    for (uint32_t k = 0; k < npath; k++) {
+        add_number(h, path[k].str ? UINT64_MAX : path[k].position);
+        add_text(h, path[k].str ? path[k].str : "");
     }
 }
 
 static void add_tensor(struct fsdpck_hasher *h, const struct fsdpck_save_tensor *t, const struct fsdpck_hash128 *mesh)
 {
     add_text(h, t->name);
-    add_path(h, t);
+    add_path(h, t->path, t->npath);
     add_text(h, t->alias_of ? t->alias_of : "");
     if (t->alias_of)
         return;
@@ -81,6 +81,11 @@ static void hash_list(const struct fsdpck_save_request *req, struct fsdpck_hashe
         if (t->mesh && t->mesh != last && !t->alias_of)
             hash_mesh(m, last = t->mesh, &mesh);
         add_tensor(h, t, &mesh);
+    }
+    add_number(h, req->nitems);
+    for (size_t i = 0; i < req->nitems; i++) {
+        add_text(h, req->items[i].name);
+        add_path(h, req->items[i].path, req->items[i].npath);
     }
     fsdpck_hasher_finish(h, out);
 }
@@ -128,7 +133,7 @@ int fsdpck_save_list_check(const struct fsdpck_io *io, const char *dir, const st
     if (!rc && !fsdpck_is_file(io, path) && !fsdpck_is_file(io, failed))
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, dir,
                               "rank %u was called with another list of tensors (names, paths, dtypes, shapes, meshes, "
-                              "placements) or number of ranks than rank 0",
+                              "placements) or items or number of ranks than rank 0",
                               rank);
     free(path);
     free(failed);

@@ -14,7 +14,7 @@ struct fsdpck_save_list {
 };
 
 /* Makes the names for a request. Two ranks have the same names if number of ranks, names, paths, dtypes, shapes,
- * meshes, placements and aliases are equal. */
+ * meshes, placements and aliases are equal, and names and paths of items. */
 int fsdpck_save_list_name(const struct fsdpck_save_request *req, const uint8_t save_id[16],
                           struct fsdpck_save_list *list, struct fsdpck_error *err);
 /* Rank 0: before the others check. */

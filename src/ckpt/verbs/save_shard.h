@@ -5,11 +5,21 @@
 
 #include <fsdpck/save.h>
 
-/* Lays out and writes file `path` with the boxes that this rank holds and owns; fsyncs it. */
-int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *path,
-                      const uint8_t save_id[16], struct fsdpck_transfer_result *result, struct fsdpck_error *err);
-/* Checks shapes, dtypes, meshes and aliases of a request, and that the boxes of this rank follow from its
- * placements. */
-int fsdpck_save_check(const struct fsdpck_save_request *req, struct fsdpck_error *err);
+/* Where a save writes: on every rank. */
+struct fsdpck_save_place {
+    char *dir; /* the staging directory, or `out` in place; malloc'ed */
+    bool in_place;
+    uint8_t save_id[16];
+};
+
+/* Positions of the request's tensors and items in the lists of the whole save; NULL: 0, 1, 2 … */
+struct fsdpck_save_ordinals {
+    const uint32_t *tensors, *items;
+};
+
+/* Writes this rank's file with the boxes that it holds and owns, and its items; fsyncs it. The request was checked. */
+int fsdpck_save_shard(const struct fsdpck_save_request *req, struct fsdpck_save_ordinals ordinals,
+                      const struct fsdpck_save_place *place, const struct fsdpck_options *opt,
+                      struct fsdpck_transfer_result *result, struct fsdpck_error *err);
 
 #endif

@@ -41,9 +41,22 @@ static void wrap(const char *text, size_t nbytes, int indent, int column)
     putchar('\n');
 }
 
+const char *help_option_text(const struct option *o, char text[HELP_NBYTES])
+{
+    const char *value = o->usual ? o->usual : o->computed;
+    const size_t n = strlen(o->help);
+    const bool bracket = n && o->help[n - 1] == ')'; /* the default joins what stands in brackets already */
+    if (value)
+        snprintf(text, HELP_NBYTES, "%.*s%sdefault%s %s)", (int)(bracket ? n - 1 : n), o->help, bracket ? "; " : " (",
+                 o->usual ? "" : ":", value);
+    else
+        snprintf(text, HELP_NBYTES, "%s", o->help);
+    return text;
+}
+
 static void print_option(const struct option *o)
 {
-    char left[96];
+    char left[96], help[HELP_NBYTES];
     char letter[8] = "    ";
     if (o->letter)
         snprintf(letter, sizeof letter, "-%c, ", o->letter);
@@ -55,7 +68,8 @@ static void print_option(const struct option *o)
         putchar('\n');
         n = 0;
     }
-    wrap(o->help, strlen(o->help), COLUMN, n);
+    help_option_text(o, help);
+    wrap(help, strlen(help), COLUMN, n);
 }
 
 /* Prints each line of text as a paragraph. NULL: prints nothing. */

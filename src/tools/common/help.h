@@ -5,7 +5,12 @@
 
 #include "common/option_table.h"
 
+enum { HELP_NBYTES = 512 };
+
 extern const struct option help_option; /* every verb has it, though no table lists it */
+
+/* Writes the help of an option with its default, as every form of the documentation has it. Returns text. */
+const char *help_option_text(const struct option *o, char text[HELP_NBYTES]);
 
 void help_print_verb(const struct command_line *line);
 

@@ -156,8 +156,10 @@ int model_path_resolve(const char *typed, char *path, size_t nbytes, struct fsdp
         int n = snprintf(model, sizeof model, "%s/models--%s--%s", cache, m.org, m.name);
         if (n < (int)sizeof model && is_folder(model))
             return find_snapshot(model, &m, typed, path, nbytes, err);
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, typed,
-                                "no such file or folder, and no such model in the Hugging Face cache '%s'", cache);
+        fsdpck_error_set(err, FSDPCK_ERR_MISSING, typed,
+                         "no such file or folder, and no such model in the Hugging Face cache '%s'", cache);
+        fsdpck_error_hint(err, "a model of the Hub is downloaded by: hf download %s/%s", m.org, m.name);
+        return FSDPCK_ERR_MISSING;
     }
     if (snprintf(path, nbytes, "%s", typed) >= (int)nbytes)
         return fsdpck_error_sys(err, ENAMETOOLONG, typed, "open");

@@ -2,7 +2,9 @@
 /* Parses a verb's command line by its option tables. It must not know the meaning of any option. */
 #include "common/options.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -105,6 +107,8 @@ static int store(const struct option *o, void *at, const char *text)
         *(uint64_t *)at = nbytes;
         return o->type == OPTION_MEMORY ? check_memory(o, text, nbytes) : OPTIONS_OK;
     case OPTION_COUNT: return value_count(text, at) ? OPTIONS_OK : wrong_value(o, text, "a whole number from 1");
+    case OPTION_EXIT_CODE:
+        return value_exit_code(text, at) ? OPTIONS_OK : wrong_value(o, text, "an exit code from 0 to 255");
     case OPTION_NUMBER: return value_number(text, at) ? OPTIONS_OK : wrong_value(o, text, "a number from 0");
     case OPTION_FLAG:
     case OPTION_LATER: break;
@@ -164,6 +168,8 @@ static int take(struct parser *p, const struct option *o, void *values, const ch
         return usage_error("--%s is given twice; it takes one value", o->name);
     if (!again && p->ngiven < MAX_GIVEN)
         p->given[p->ngiven++] = o;
+    if (o->given)
+        *(bool *)((char *)values + o->given) = true;
     if (o->type == OPTION_FLAG) {
         if (attached)
             return usage_error("--%s takes no value, found '%s'", o->name, attached);
@@ -222,14 +228,32 @@ static size_t word_count(const char *words)
     return n;
 }
 
+static bool repeats(const struct command_line *line)
+{
+    return strstr(line->positionals, "…") != NULL;
+}
+
 static int take_positional(struct parser *p, const char *arg)
 {
-    if (p->npositional == word_count(p->line->positionals))
+    if (!repeats(p->line) && p->npositional == word_count(p->line->positionals))
         return usage_error("%s takes %s; '%s' is too much", p->line->command->name, p->line->positionals, arg);
     if (!*arg)
         return usage_error("%s takes %s; found an empty name", p->line->command->name, p->line->positionals);
     p->positional[p->npositional++] = arg;
     return OPTIONS_OK;
+}
+
+/* True if every positional that is not given is in brackets. */
+static bool rest_is_optional(const struct parser *p)
+{
+    const char *word = p->line->positionals;
+    for (size_t i = 0; *word; i++) {
+        if (i >= p->npositional && *word != '[')
+            return false;
+        word += strcspn(word, " ");
+        word += strspn(word, " ");
+    }
+    return true;
 }
 
 /* In "[FIRST] …" the first positional may be omitted. */
@@ -241,8 +265,15 @@ static bool lacks_optional(const struct parser *p)
 static int check_complete(const struct parser *p)
 {
     const char *name = p->line->positionals;
-    if (p->npositional == word_count(name))
+    if (repeats(p->line))
+        p->positional[p->npositional] = NULL;
+    if (p->npositional == word_count(name) || (repeats(p->line) && p->npositional > word_count(name)))
         return OPTIONS_OK;
+    if (rest_is_optional(p)) {
+        for (size_t i = p->npositional; i < word_count(name); i++)
+            p->positional[i] = NULL;
+        return OPTIONS_OK;
+    }
     if (lacks_optional(p)) {
         memmove(p->positional + 1, p->positional, p->npositional * sizeof *p->positional);
         p->positional[0] = NULL;
@@ -253,6 +284,22 @@ static int check_complete(const struct parser *p)
     const char *required = p->line->required;
     return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name,
                        p->line->command->name, p->line->positionals, required ? " " : "", required ? required : "");
+}
+
+/* A default is never measured against this machine's memory: the user did not choose it. */
+static void store_defaults(const struct command_line *line)
+{
+    for (size_t g = 0; g < line->ngroups; g++) {
+        for (size_t i = 0; i < line->groups[g].count; i++) {
+            const struct option *o = &line->groups[g].options[i];
+            void *at = (char *)line->groups[g].values + o->offset;
+            if (!o->usual)
+                continue;
+            bool stored = o->type == OPTION_MEMORY ? value_size(o->usual, at) : store(o, at, o->usual) == OPTIONS_OK;
+            assert(stored);
+            (void)stored;
+        }
+    }
 }
 
 /* Scans all arguments, so that a mistake before --json is reported as JSON too. */
@@ -270,6 +317,7 @@ int options_parse(const struct command_line *line, int argc, char **argv, const 
     struct parser p = { .line = line, .argc = argc, .argv = argv, .positional = positional };
     bool ended = false;
     json_out_errors(wants_json(line, argc, argv));
+    store_defaults(line);
     while (p.next < argc) {
         const char *arg = argv[p.next++];
         int status = OPTIONS_OK;
@@ -297,4 +345,18 @@ void options_free(const struct command_line *line)
                 strings_free((struct strings *)((char *)line->groups[g].values + o->offset));
         }
     }
+}
+
+int options_run(const struct command_line *line, int argc, char **argv,
+                int (*run)(void *args, const char *const *positional), void *args)
+{
+    const char **positional = malloc(((size_t)argc + MAX_POSITIONALS) * sizeof *positional);
+    if (!positional)
+        return usage_error("no memory for the arguments"), EXIT_SYSTEM;
+    int status = options_parse(line, argc, argv, positional);
+    if (status == OPTIONS_OK)
+        status = run(args, positional);
+    options_free(line);
+    free(positional);
+    return status;
 }

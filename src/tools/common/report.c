@@ -22,17 +22,20 @@ const struct option common_options[COMMON_NOPTIONS] = {
       .letter = 'q',
       .type = OPTION_FLAG,
       .offset = offsetof(struct common_args, quiet),
-      .help = "print no progress and no notes" },
+      .help = "print no progress and no notes; the result is still printed" },
     { .name = "threads",
       .type = OPTION_COUNT,
       .offset = offsetof(struct common_args, threads),
       .value = "T",
-      .help = "number of threads (default: the processors that this process may use)" },
+      .help = "number of threads",
+      .computed = "the processors that this process may use" },
     { .name = "memory",
       .type = OPTION_MEMORY,
       .offset = offsetof(struct common_args, memory_nbytes),
       .value = "SIZE",
-      .help = "budget for buffers, whatever the model's size (default 256MiB)" },
+      .help = "budget for buffers, whatever the model's size",
+      .usual = "256MiB",
+      .given = offsetof(struct common_args, memory_given) },
 };
 
 static const int64_t redraw_ns = 100000000; /* redraw at most ten times a second */
@@ -124,7 +127,7 @@ void report_note(void *report, const char *line)
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt)
 {
     r->quiet = args->quiet;
-    r->memory_nbytes = args->memory_nbytes;
+    r->memory_given = args->memory_given;
     r->terminal = isatty(STDERR_FILENO);
     r->started_ns = r->drawn_ns = now_ns();
     *opt = (struct fsdpck_options){ .nthreads = args->threads,
@@ -154,7 +157,7 @@ int report_error(struct report *r, const struct fsdpck_error *err)
         return 128 + stop_signal;
     }
     fprintf(stderr, "%s: %s\n", tool_name, fsdpck_error_format(err, line, sizeof line));
-    if (err->code == FSDPCK_ERR_NOMEM && r->memory_nbytes)
+    if (err->code == FSDPCK_ERR_NOMEM && r->memory_given)
         fprintf(stderr, "hint: the buffers are those of --memory: less may do\n");
     if (*err->hint) {
         fputs("hint: ", stderr);

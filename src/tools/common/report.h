@@ -9,7 +9,7 @@
 
 /* The options of every verb. */
 struct common_args {
-    bool json, quiet;
+    bool json, quiet, memory_given;
     uint32_t threads;
     uint64_t memory_nbytes;
 };
@@ -24,9 +24,9 @@ extern const struct option common_options[COMMON_NOPTIONS];
 /* Zero-initialise, then call report_start(). Must outlive the fsdpck_options that point at it. */
 struct report {
     bool quiet, terminal; /* terminal: stderr is a terminal, so a bar may be drawn */
+    bool memory_given;    /* --memory */
     unsigned bar_width;   /* columns of the bar on the screen; 0: none */
     int64_t started_ns, drawn_ns;
-    uint64_t memory_nbytes; /* of --memory; 0: not given */
 };
 
 /* Fills *opt from the common options, and with callbacks that draw on stderr. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,14 +25,16 @@ static void announce(void)
     errno = kept;
 }
 
+static bool repeats;
+
 static void on_signal(int number)
 {
     /* the next signal, whichever it is, has its default action */
     struct sigaction standard = { .sa_handler = SIG_DFL };
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0] && !repeats; i++)
         sigaction(signals[i], &standard, NULL);
     __atomic_store_n(&stop_signal, number, __ATOMIC_RELAXED); /* worker threads read it */
-    if (number == SIGINT)
+    if (number == SIGINT && !repeats)
         announce();
 }
 
@@ -47,6 +50,11 @@ void stop_install(const char *tool)
     }
     sigaction(SIGPIPE, &ignore, NULL);
     sigaction(SIGXFSZ, &ignore, NULL);
+}
+
+void stop_on_repeated_signals(void)
+{
+    repeats = true;
 }
 
 static void on_save(int number)

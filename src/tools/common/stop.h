@@ -17,4 +17,8 @@ extern volatile int save_signals;
 /* Makes SIGUSR1 request a stop, and SIGUSR2 a save. */
 void stop_on_user_signal(void);
 
+/* For a process of a launcher, which may send the same signal several times and ends it by SIGKILL: a second signal
+ * does not end it. */
+void stop_on_repeated_signals(void);
+
 #endif

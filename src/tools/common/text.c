@@ -108,6 +108,6 @@ char *text_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t nbytes)
 
 char *text_count(uint64_t count, const char *noun, char buf[TEXT_NBYTES])
 {
-    snprintf(buf, TEXT_NBYTES, "%" PRIu64 " %s%s", count, noun, count == 1 ? "" : "s");
+    snprintf(buf, TEXT_NBYTES, "%" PRIu64 " %s%s", count, noun, fsdpck_plural(count));
     return buf;
 }

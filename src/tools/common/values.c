@@ -128,6 +128,15 @@ bool value_count(const char *text, uint32_t *out)
     return true;
 }
 
+bool value_exit_code(const char *text, uint32_t *out)
+{
+    uint64_t value, scale;
+    if (!digits(&text, &value, &scale) || *text || value > 255)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
 bool value_number(const char *text, double *out)
 {
     char *end;

@@ -23,8 +23,8 @@ struct describe_more {
     void (*settings)(void (*put)(const char *word));
     const struct form *forms; /* (nforms) */
     size_t nforms;
-    const char *exit_no; /* meaning of exit code 1; NULL: not used */
-    const char *also;    /* man pages besides those of the verbs: "fsdptrain-config(5)" */
+    const char *exit_no; /* meaning of exit code 1 for all verbs together; NULL: not used */
+    const char *also[4]; /* man pages besides those of the verbs: "fsdptrain-config(5)"; ends with NULL */
 };
 
 extern const struct describe_more describe_more; /* of the tool that is linked */

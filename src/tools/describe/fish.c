@@ -2,6 +2,7 @@
 /* Writes a completion for fish: one `complete` command per option. */
 #include <stdio.h>
 
+#include "common/help.h"
 #include "describe/describe.h"
 #include "describe/words.h"
 
@@ -58,13 +59,14 @@ static void put_value(const struct option *o)
 
 static void put_option(const struct option *o)
 {
+    char help[HELP_NBYTES];
     printf("complete -c %s -n '__%s_verb_is %s'", the_tool.name, the_tool.name, verb_name);
     if (o->letter)
         printf(" -s %c", o->letter);
     printf(" -l %s", o->name);
     if (o->type != OPTION_FLAG)
         put_value(o);
-    put_description(o->help);
+    put_description(help_option_text(o, help));
 }
 
 static void verb(const struct command_line *line)

@@ -36,14 +36,14 @@ static void put_key(const struct train_config_key *key)
         printf(", or \\fBnull\\fR");
     if (key->required)
         printf("; required");
-    if (key->usual[0]) {
+    if (key->default_value[0]) {
         printf("; default \\fB");
-        put(key->usual);
+        put(key->default_value);
         printf("\\fR");
     }
-    if (key->also) {
+    if (key->synonyms) {
         printf("; also accepted: ");
-        put_words(key->also);
+        put_words(key->synonyms);
     }
     puts(".\n.br");
     roff_sentences(key->doc, strlen(key->doc));

@@ -25,7 +25,7 @@ static void put_words(const char *words)
 static void put_key(const struct train_config_key *key)
 {
     printf("| `%s` | ", key->name);
-    printf(key->required ? "required | " : *key->usual ? "`%s` | " : "none | ", key->usual);
+    printf(key->required ? "required | " : *key->default_value ? "`%s` | " : "none | ", key->default_value);
     if (key->choices)
         put_words(key->choices);
     else
@@ -34,9 +34,9 @@ static void put_key(const struct train_config_key *key)
         printf(", or `null`");
     printf(" | ");
     put_cell(key->doc, strlen(key->doc));
-    if (key->also) {
+    if (key->synonyms) {
         printf(" Also accepted: ");
-        put_words(key->also);
+        put_words(key->synonyms);
         printf(".");
     }
     puts(" |");

@@ -19,14 +19,15 @@ static void manual(char out[64])
     snprintf(out, 64, "%s manual", tool_name);
 }
 
-static void put_exit_status(void)
+/* no: meaning of exit code 1, or NULL. */
+static void put_exit_status(const char *no)
 {
     const struct {
         const char *code, *means;
     } codes[] = {
         { "0", "The work is done." },
-        { "1", describe_more.exit_no },
-        { "2", "The command line or the config is wrong." },
+        { "1", no },
+        { "2", "The command line or the config is wrong, or an output exists." },
         { "3", "The input is refused: it is malformed, unsupported, incomplete or damaged." },
         { "4", "The system failed: an I/O error, no space, no memory, or a lost rank." },
         { "128+n", "Signal n ended the program, after it had cleaned up." },
@@ -37,6 +38,38 @@ static void put_exit_status(void)
             continue;
         printf(".TP\n.B %s\n", codes[i].code);
         roff_sentences(codes[i].means, strlen(codes[i].means));
+    }
+}
+
+/* Where org/name of a model is looked for: common/model_path.c. */
+static void put_environment(void)
+{
+    static const char *const variables[][2] = {
+        { "HF_HUB_CACHE",
+          "The folder of the local Hugging Face cache. A model that is typed as org/name is looked for there." },
+        { "HF_HOME", "Without HF_HUB_CACHE, the cache is the folder hub in this one." },
+        { "XDG_CACHE_HOME",
+          "Without HF_HOME, the cache is the folder huggingface/hub in this one, or else in ~/.cache." },
+    };
+    puts(".SH ENVIRONMENT");
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        printf(".TP\n.B %s\n", variables[i][0]);
+        roff_sentences(variables[i][1], strlen(variables[i][1]));
+    }
+}
+
+/* Writes the lines "NAME: meaning". */
+static void put_files(const char *files)
+{
+    if (files)
+        puts(".SH FILES");
+    while (files && *files) {
+        const size_t n = strcspn(files, "\n"), name = strcspn(files, ":");
+        fputs(".TP\n.I ", stdout);
+        roff_text(files, name);
+        putchar('\n');
+        roff_sentences(files + name + 2, n - name - 2);
+        files += n + (files[n] == '\n');
     }
 }
 
@@ -54,7 +87,8 @@ static void put_see_also(const char *own)
         if (!own || strcmp(own, the_tool.commands[i].name) != 0)
             roff_see(page, ",");
     }
-    roff_see(describe_more.also, "");
+    for (const char *const *also = describe_more.also; *also; also++)
+        roff_see(*also, also[1] ? "," : "");
 }
 
 /* Makes a sentence of a help text, which starts with a small letter. A name such as config.json keeps it. */
@@ -83,6 +117,7 @@ static void put_names(const char *before, const char *names, const char *after)
 
 static void put_option(const struct option *o)
 {
+    char help[HELP_NBYTES];
     printf(".TP\n\\fB");
     if (o->letter)
         printf("\\-%c\\fR, \\fB", o->letter);
@@ -95,7 +130,7 @@ static void put_option(const struct option *o)
         fputs("\\fR", stdout);
     }
     putchar('\n');
-    put_help(o->help);
+    put_help(help_option_text(o, help));
     if (o->needs)
         put_names("It needs ", o->needs, ".");
     if (o->excludes)
@@ -166,7 +201,9 @@ static void put_verb(const struct command_line *line)
     else
         put_help(line->command->summary);
     put_options(line);
-    put_exit_status();
+    put_files(line->files);
+    put_environment();
+    put_exit_status(line->exit_no);
     put_examples(line->examples);
     put_see_also(line->command->name);
 }
@@ -195,7 +232,8 @@ static void put_tool(const struct tool *tool)
            tool->name, tool->name, tool->name);
     roff_paragraphs(tool->notes);
     put_commands(tool);
-    put_exit_status();
+    put_environment();
+    put_exit_status(describe_more.exit_no);
     put_see_also(NULL);
 }
 

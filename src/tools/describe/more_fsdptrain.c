@@ -37,6 +37,7 @@ static const struct form forms[] = {
     { .name = "config-markdown", .begin = keys_put_markdown },
 };
 
-const struct describe_more describe_more = {
-    .settings = settings, .forms = forms, .nforms = sizeof forms / sizeof forms[0], .also = "fsdptrain-config(5)"
-};
+const struct describe_more describe_more = { .settings = settings,
+                                             .forms = forms,
+                                             .nforms = sizeof forms / sizeof forms[0],
+                                             .also = { "fsdptrain-config(5)", "fsdpck(1)", "fsdpck(5)" } };

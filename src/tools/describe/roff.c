@@ -8,12 +8,13 @@
 
 #include <fsdpck/fsdpck.h>
 
+/* man(7) of groff sets hyphenation anew at each heading, from the register HY: without it, .nh ends there. */
 void roff_title(const char *name, int section, const char *manual)
 {
     fputs(".\\\" The build makes this page from the tables that the program parses with.\n.TH ", stdout);
     for (const char *s = name; *s; s++)
         putchar(toupper((unsigned char)*s));
-    printf(" %d \"\" \"fsdpck %s\" \"%s\"\n.nh\n.ad l\n", section, fsdpck_version(), manual);
+    printf(" %d \"\" \"fsdpck %s\" \"%s\"\n.nh\n.nr HY 0\n.ad l\n", section, fsdpck_version(), manual);
 }
 
 /* Writes the UTF-8 character at s as \[uXXXX]; returns its bytes. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/help.h"
 #include "describe/describe.h"
 #include "describe/words.h"
 
@@ -72,6 +73,7 @@ static void put_value(const struct option *o)
 
 static void put_option(const struct option *o)
 {
+    char help[HELP_NBYTES];
     const char *again = words_is_repeated(o) ? "*" : "";
     printf(" \\\n            ");
     if (o->letter)
@@ -79,7 +81,7 @@ static void put_option(const struct option *o)
     else
         printf("'%s--%s%s", again, o->name, o->type == OPTION_FLAG ? "" : "=");
     putchar('[');
-    put_spec(o->help, "[]");
+    put_spec(help_option_text(o, help), "[]");
     putchar(']');
     if (o->type != OPTION_FLAG)
         put_value(o);

@@ -11,16 +11,16 @@
 #include "common/report.h"
 #include "common/stop.h"
 #include "array_out.h"
-#include "pieces.h"
+#include "tiled_read.h"
 #include "source_arg.h"
 
-/* SUMMARY: on a terminal, larger tensors are abbreviated to their edges. */
+/* SUMMARY_NELEM: on a terminal, larger tensors are abbreviated to their edges. */
 enum {
-    TEXT_PIECE = 1 << 20,
-    RAW_PIECE = 16 << 20,
-    LEAST_PIECE = 64 << 10,
-    SUMMARY = 1000,
-    MOST_EDGES = 1 << 16,
+    TEXT_TILE_NBYTES = 1 << 20,
+    RAW_TILE_NBYTES = 16 << 20,
+    MIN_RAW_TILE_NBYTES = 64 << 10,
+    SUMMARY_NELEM = 1000,
+    MAX_EDGE_NELEM = 1 << 16,
     OUTPUT_GONE = 1
 };
 
@@ -49,7 +49,7 @@ struct cat {
     struct array_out array;
     struct fsdpck_error *err;
     bool json, begun; /* begun: the JSON before the values is printed */
-    bool whole;       /* one piece holds everything, so columns can be aligned */
+    bool whole;       /* one tile holds everything, so columns can be aligned */
 };
 
 /* Returns 0 to continue. main reports a failed write, once. */
@@ -68,7 +68,7 @@ static int on_bytes(void *ctx, const void *data, uint64_t nelem)
 }
 
 /* Prints the JSON up to the values, once the first values are read, so that a read error gives only an error object.
- * The values follow in pieces, because they may not fit in memory. */
+ * The values follow in tiles, because they may not fit in memory. */
 static int begin_json(struct cat *c)
 {
     if (!c->json || c->begun)
@@ -106,7 +106,7 @@ static uint64_t choose_cuts(const struct cat *c, bool cut[FSDPCK_MAX_DIMS])
     uint64_t nelem = 1;
     for (uint32_t d = 0; d < c->tensor->ndim; d++) {
         cut[d] = c->box.size[d] > 2 * ARRAY_EDGE;
-        if (nelem <= MOST_EDGES)
+        if (nelem <= MAX_EDGE_NELEM)
             nelem *= cut[d] ? 2 * ARRAY_EDGE : c->box.size[d];
     }
     return nelem;
@@ -119,7 +119,7 @@ static int print_summary(struct cat *c, const bool *cut, uint64_t nelem)
     void *edges = malloc(nbytes);
     if (!edges)
         return fsdpck_error_nomem(c->err, nbytes);
-    int rc = pieces_read_edges(c->src, c->tensor, &c->box, cut, ARRAY_EDGE, edges, c->err);
+    int rc = tiled_read_edges(c->src, c->tensor, &c->box, cut, ARRAY_EDGE, edges, c->err);
     for (uint32_t d = 0; d < c->tensor->ndim; d++) {
         if (c->box.dropped[d])
             continue;
@@ -137,12 +137,12 @@ static int print_summary(struct cat *c, const bool *cut, uint64_t nelem)
 static int print_numbers(struct cat *c)
 {
     bool cut[FSDPCK_MAX_DIMS];
-    bool summary = c->array.style == NUMBER_TEXT && c->box.nelem > SUMMARY && isatty(STDOUT_FILENO);
+    bool summary = c->array.style == NUMBER_TEXT && c->box.nelem > SUMMARY_NELEM && isatty(STDOUT_FILENO);
     uint64_t nelem = summary ? choose_cuts(c, cut) : 0;
-    c->whole = c->box.nelem <= TEXT_PIECE / fsdpck_dtype_info(c->tensor->dtype)->nbytes;
-    int rc = summary && nelem <= MOST_EDGES
+    c->whole = c->box.nelem <= TEXT_TILE_NBYTES / fsdpck_dtype_info(c->tensor->dtype)->nbytes;
+    int rc = summary && nelem <= MAX_EDGE_NELEM
                  ? print_summary(c, cut, nelem)
-                 : pieces_read(c->src, c->tensor, &c->box, TEXT_PIECE, on_numbers, c, c->err);
+                 : tiled_read(c->src, c->tensor, &c->box, TEXT_TILE_NBYTES, on_numbers, c, c->err);
     if (!rc)
         rc = begin_json(c);
     if (!rc)
@@ -176,18 +176,19 @@ static int find_tensor(struct cat *c, const char *source, const char *name)
     return FSDPCK_ERR_USAGE;
 }
 
-/* A quarter of the budget (the library has buffers too), but at least a hashed block: smaller pieces would read the
+/* A quarter of the budget (the library has buffers too), but at least a hashed block: smaller tiles would read the
  * same bytes repeatedly. */
-static uint64_t raw_piece(uint64_t memory_nbytes)
+static uint64_t raw_tile_nbytes(uint64_t memory_nbytes)
 {
     uint64_t quarter = memory_nbytes / 4;
-    if (quarter == 0 || quarter > RAW_PIECE)
-        return RAW_PIECE;
-    return quarter < LEAST_PIECE ? LEAST_PIECE : quarter;
+    if (quarter == 0 || quarter > RAW_TILE_NBYTES)
+        return RAW_TILE_NBYTES;
+    return quarter < MIN_RAW_TILE_NBYTES ? MIN_RAW_TILE_NBYTES : quarter;
 }
 
-static int run(const struct cat_args *args, const char *const *at)
+static int run(void *ctx, const char *const *at)
 {
+    const struct cat_args *args = ctx;
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct fsdpck_options opt;
@@ -197,7 +198,7 @@ static int run(const struct cat_args *args, const char *const *at)
     if (args->raw && isatty(STDOUT_FILENO))
         return usage_error("cat --raw writes bytes, standard output is a terminal: send it to a file or a program");
     report_start(&report, &args->common, &opt);
-    opt.progress = NULL; /* there would be one bar per piece, and the numbers show the progress */
+    opt.progress = NULL; /* there would be one bar per tile, and the numbers show the progress */
     int rc = source_arg_open(at[0], &args->source, &opt, &cat.src, &err);
     if (!rc)
         rc = find_tensor(&cat, at[0], at[1]);
@@ -205,8 +206,8 @@ static int run(const struct cat_args *args, const char *const *at)
         rc = slice_parse(args->slice, cat.tensor, &cat.box, &err);
     if (!rc) {
         shape_result(&cat);
-        rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes,
-                                     &cat, &err)
+        rc = args->raw ? tiled_read(cat.src, cat.tensor, &cat.box, raw_tile_nbytes(args->common.memory_nbytes),
+                                    on_bytes, &cat, &err)
                        : print_numbers(&cat);
     }
     if (!rc) /* for slices too: one CRC-32 covers the whole stored tensor */
@@ -222,6 +223,8 @@ int cmd_cat(const struct command *self, int argc, char **argv)
     struct cat_args args = { 0 };
     const struct option_group groups[] = {
         { "Show", show_options, sizeof show_options / sizeof show_options[0], &args },
+        SHOWN_NAMES_GROUP(&args.source),
+        VALUES_GROUP(&args.source),
         READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -234,10 +237,5 @@ int cmd_cat(const struct command *self, int argc, char **argv)
                  "are summarised.",
         .examples = "fsdpck cat model/ model.norm.weight --slice 0:8",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

@@ -53,8 +53,10 @@ static int print_json(struct printer *p, const char *path)
     return json_out_print(o, ok, EXIT_DONE);
 }
 
-static int run(const struct clean_args *args, const char *path)
+static int run(void *ctx, const char *const *at)
 {
+    const struct clean_args *args = ctx;
+    const char *path = at[0];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct fsdpck_options opt;
@@ -89,10 +91,5 @@ int cmd_clean(const struct command *self, int argc, char **argv)
                  "leaves what belongs to a writer that may be alive.",
         .examples = "fsdpck clean step-000200/",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

@@ -23,7 +23,8 @@ static const struct option compare_options[] = {
       .type = OPTION_NUMBER,
       .offset = offsetof(struct diff_args, tolerance),
       .value = "X",
-      .help = "ignore differences up to X (default: every bit counts)" },
+      .help = "ignore differences up to X",
+      .computed = "every bit counts" },
 };
 
 struct printer {
@@ -56,8 +57,8 @@ static void print_line(const struct printer *p, const struct fsdpck_difference *
             printf(": dtype %s in A, %s in B", fsdpck_dtype_info(d->a->dtype)->name,
                    fsdpck_dtype_info(d->b->dtype)->name);
         if (d->ndifferent)
-            printf(": %" PRIu64 " of %" PRIu64 " elements differ, by %.9g at most", d->ndifferent, d->a->nelem,
-                   d->max_abs);
+            printf(": %" PRIu64 " of %" PRIu64 " element%s differ%s, by %.9g at most", d->ndifferent, d->a->nelem,
+                   fsdpck_plural(d->a->nelem), d->ndifferent == 1 ? "s" : "", d->max_abs);
     }
     putchar('\n');
 }
@@ -127,8 +128,9 @@ static void print_summary(const char *const *sides, double tolerance, const stru
     printf(", %s compared in %s\n", text_count(r->ntensors, "tensor", tensors), text_seconds(r->seconds, seconds));
 }
 
-static int run(const struct diff_args *args, const char *const *at)
+static int run(void *ctx, const char *const *at)
 {
+    const struct diff_args *args = ctx;
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct fsdpck_options opt;
@@ -162,6 +164,8 @@ int cmd_diff(const struct command *self, int argc, char **argv)
     struct diff_args args = { .tolerance = -1 };
     const struct option_group groups[] = {
         { "Compare", compare_options, sizeof compare_options / sizeof compare_options[0], &args },
+        SHOWN_NAMES_GROUP(&args.source),
+        VALUES_GROUP(&args.source),
         READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -172,12 +176,8 @@ int cmd_diff(const struct command *self, int argc, char **argv)
         .ngroups = sizeof groups / sizeof groups[0],
         .notes = "Exit status 0: the checkpoints are equal. 1: they differ; stdout has one line for each tensor "
                  "that differs.",
+        .exit_no = "The checkpoints differ.",
         .examples = "fsdpck diff step-000200/ exported/",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

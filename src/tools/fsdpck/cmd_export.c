@@ -4,34 +4,41 @@
 
 #include <fsdpck/export.h>
 
+#include "output_arg.h"
 #include "transfer.h"
 
 struct export_args {
-    uint64_t max_shard_nbytes;
-    const char *assets;
-    bool force;
+    struct output_args output;
     struct common_args common;
     struct source_args source;
     struct select_args select;
+    const char *style; /* NULL: what Hugging Face writes */
+    uint32_t tp;
+    bool expert_parallel;
 };
 
-#define AT(field) .offset = offsetof(struct export_args, field)
-
 static const struct option output_options[] = {
-    { .name = "max-shard-size",
-      .type = OPTION_SIZE,
-      AT(max_shard_nbytes),
-      .value = "SIZE",
-      .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
-    { .name = "force",
+    OUTPUT_MAX_SHARD_SIZE(struct export_args),
+    OUTPUT_FORCE(struct export_args),
+    OUTPUT_ASSETS(struct export_args, "source"),
+    { .name = "style",
+      .type = OPTION_CHOICE,
+      .offset = offsetof(struct export_args, style),
+      .value = "vllm-sharded",
+      .needs = "tp",
+      .excludes = "names|quantize",
+      .help = "write what each rank of vLLM holds, for its --load-format sharded_state" },
+    { .name = "tp",
+      .type = OPTION_COUNT,
+      .offset = offsetof(struct export_args, tp),
+      .value = "N",
+      .needs = "style",
+      .help = "number of ranks, as of vLLM's --tensor-parallel-size" },
+    { .name = "expert-parallel",
       .type = OPTION_FLAG,
-      AT(force),
-      .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "assets",
-      .type = OPTION_STRING,
-      AT(assets),
-      .value = "FOLDER",
-      .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
+      .offset = offsetof(struct export_args, expert_parallel),
+      .needs = "tp",
+      .help = "spread whole experts over the ranks, as vLLM's --enable-expert-parallel" },
 };
 
 static int write_out(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
@@ -42,10 +49,17 @@ static int write_out(void *request, struct fsdpck_source *src, const struct fsdp
     return fsdpck_export(src, req, opt, result, err);
 }
 
-static int run(const struct export_args *args, const char *const *at)
+static int run(void *ctx, const char *const *at)
 {
+    struct export_args *args = ctx;
+    args->source.config = args->output.assets;
     struct fsdpck_export_request req = {
-        .out = at[1], .max_shard_nbytes = args->max_shard_nbytes, .assets = args->assets, .force = args->force
+        .out = at[1],
+        .max_shard_nbytes = output_arg_max_shard(&args->output, at[1]),
+        .assets = args->output.assets,
+        .force = args->output.force,
+        .vllm_ranks = args->style ? args->tp : 0,
+        .vllm_expert_parallel = args->expert_parallel,
     };
     const struct transfer t = { .in = at[0],
                                 .out = at[1],
@@ -64,6 +78,8 @@ int cmd_export(const struct command *self, int argc, char **argv)
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
         SELECT_GROUP(&args.select),
         NAMES_GROUP(&args.source),
+        COMPLETE_GROUP(&args.source),
+        QUANTIZE_GROUP(&args.source),
         READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -78,11 +94,5 @@ int cmd_export(const struct command *self, int argc, char **argv)
         .examples = "fsdpck export step-000200/ exported/\n"
                     "fsdpck export step-000200/ model.safetensors --dtype bf16",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    args.source.config = args.assets;
-    if (status == OPTIONS_OK)
-        status = run(&args, at);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

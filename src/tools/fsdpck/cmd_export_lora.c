@@ -5,11 +5,12 @@
 
 #include "commands.h"
 #include "lora_arg.h"
+#include "output_arg.h"
 #include "transfer.h"
 
 struct export_lora_args {
-    const char *style;
-    bool force;
+    const char *style, *base;
+    struct output_args output;
     struct common_args common;
     struct source_args source;
     struct lora_args lora;
@@ -22,19 +23,23 @@ static const struct option output_options[] = {
     { .name = "style",
       .type = OPTION_CHOICE,
       AT(style),
-      .value = "peft|diffusers|kohya|comfy",
-      .help = "write names and files for this reader (default peft)" },
-    { .name = "force",
-      .type = OPTION_FLAG,
-      AT(force),
-      .help = "replace OUT where it exists, after the new one is complete" },
+      .value = "peft|diffusers|kohya|comfy|vllm|peft-fused|sglang",
+      .help = "write names and files for this reader",
+      .usual = "peft" },
+    { .name = "base",
+      .type = OPTION_STRING,
+      AT(base),
+      .value = "FOLDER",
+      .help = "folder of the model that fused experts are of: its config.json says how vLLM names them",
+      .needs = "style" },
+    OUTPUT_FORCE(struct export_lora_args),
 };
 
 static enum fsdpck_lora_style style_of(const char *word)
 {
-    static const char *const words[] = { "peft", "diffusers", "kohya", "comfy" };
+    static const char *const words[] = { "peft", "diffusers", "kohya", "comfy", "vllm", "peft-fused", "sglang" };
     int i = 0;
-    while (word && strcmp(word, words[i]) != 0)
+    while (strcmp(word, words[i]) != 0)
         i++;
     return (enum fsdpck_lora_style)i;
 }
@@ -47,11 +52,14 @@ static int write_out(void *request, struct fsdpck_source *src, const struct fsdp
     return fsdpck_export_lora(src, req, opt, result, err);
 }
 
-static int run(const struct export_lora_args *args, const char *const *at)
+static int run(void *ctx, const char *const *at)
 {
-    struct fsdpck_export_lora_request req = {
-        .out = at[1], .style = style_of(args->style), .choice = lora_arg_choice(&args->lora), .force = args->force
-    };
+    const struct export_lora_args *args = ctx;
+    struct fsdpck_export_lora_request req = { .out = at[1],
+                                              .style = style_of(args->style),
+                                              .base = args->base,
+                                              .choice = lora_arg_choice(&args->lora),
+                                              .force = args->output.force };
     const struct transfer t = { .in = at[0],
                                 .out = at[1],
                                 .common = &args->common,
@@ -77,7 +85,8 @@ int cmd_export_lora(const struct command *self, int argc, char **argv)
         .positionals = "DIR OUT",
         .groups = groups,
         .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "With --style peft, OUT is a folder with adapter_model.safetensors and adapter_config.json. With "
+        .notes = "With --style peft, peft-fused, sglang and vllm, OUT is a folder with adapter_model.safetensors and "
+                 "adapter_config.json. With "
                  "diffusers, it is a folder with pytorch_lora_weights.safetensors, or one file. With kohya and "
                  "comfy, it is one file whose name ends in .safetensors.\n"
                  "Names may have the prefixes of FSDP, torch.compile, DDP and PEFT. --rename applies before these "
@@ -85,10 +94,5 @@ int cmd_export_lora(const struct command *self, int argc, char **argv)
         .examples = "fsdpck export-lora lora-run/ adapter/\n"
                     "fsdpck export-lora lora-run/ adapter-bf16/ --dtype bf16",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

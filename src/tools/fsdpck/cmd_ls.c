@@ -8,10 +8,11 @@
 
 #include "common/report.h"
 #include "ls.h"
+#include "picture.h"
 #include "source_arg.h"
 
 struct ls_args {
-    const char *glob;
+    const char *glob, *html;
     struct common_args common;
     struct source_args source;
 };
@@ -22,6 +23,7 @@ static const struct option list_options[] = {
       .offset = offsetof(struct ls_args, glob),
       .value = "GLOB",
       .help = "list only tensors whose name matches" },
+    PICTURE_OPTION(offsetof(struct ls_args, html)),
 };
 
 /* Lists the temporaries of writers, which only sharded checkpoints can have. */
@@ -34,8 +36,10 @@ static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_o
     return fsdpck_leftovers(fsdpck_source_path(src), FSDPCK_CLEAN_NOTHING, opt, visit, ctx, err);
 }
 
-static int run(const struct ls_args *args, const char *typed)
+static int run(void *ctx, const char *const *at)
 {
+    const struct ls_args *args = ctx;
+    const char *typed = at[0];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct fsdpck_options opt;
@@ -45,6 +49,8 @@ static int run(const struct ls_args *args, const char *typed)
     int status = EXIT_DONE, rc = source_arg_open(typed, &args->source, &opt, &src, &err);
     if (!rc)
         rc = fsdpck_globs_check(src, "--tensor", &args->glob, args->glob != NULL, &err);
+    if (!rc && args->html)
+        rc = picture_write(args->html, src, &(struct picture){ .typed = typed, .glob = args->glob }, &err);
     if (!rc && args->common.json) {
         ls_json_start(&json, src, args->glob);
         rc = list_leftovers(src, &opt, ls_json_leftover, &json, &err);
@@ -69,6 +75,8 @@ int cmd_ls(const struct command *self, int argc, char **argv)
     struct ls_args args = { 0 };
     const struct option_group groups[] = {
         { "List", list_options, sizeof list_options / sizeof list_options[0], &args },
+        SHOWN_NAMES_GROUP(&args.source),
+        VALUES_GROUP(&args.source),
         SOURCE_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -77,12 +85,8 @@ int cmd_ls(const struct command *self, int argc, char **argv)
         .positionals = "SOURCE",
         .groups = groups,
         .ngroups = sizeof groups / sizeof groups[0],
-        .examples = "fsdpck ls step-000200/ --tensor '*norm*'",
+        .examples = "fsdpck ls step-000200/ --tensor '*norm*'\n"
+                    "fsdpck ls step-000200/ --html step-000200.html",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

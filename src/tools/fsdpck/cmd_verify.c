@@ -13,10 +13,12 @@
 #include "common/report.h"
 #include "common/text.h"
 #include "ls.h"
+#include "picture.h"
 #include "source_arg.h"
 
 struct verify_args {
     bool quick;
+    const char *html;
     struct common_args common;
     struct source_args source;
 };
@@ -25,6 +27,7 @@ struct printer {
     const char *typed;
     struct report *report;
     json_t *problems;         /* NULL: print lines */
+    json_t *damage;           /* for --html; NULL: no page */
     struct ls_json leftovers; /* used with JSON */
     bool complete;            /* every problem was added to `problems` */
 };
@@ -34,6 +37,7 @@ static const struct option check_options[] = {
       .type = OPTION_FLAG,
       .offset = offsetof(struct verify_args, quick),
       .help = "check sizes, tables and the index only" },
+    PICTURE_OPTION(offsetof(struct verify_args, html)),
 };
 
 /* Prints "FILE@OFFSET+NBYTES: rank R: tensor 'T' rows A..B: block hash differs". B is the last row, inclusive. */
@@ -82,6 +86,8 @@ static bool add_json(json_t *problems, const struct fsdpck_problem *problem)
 static void on_problem(void *ctx, const struct fsdpck_problem *problem)
 {
     struct printer *p = ctx;
+    if (p->damage)
+        p->complete = picture_problem(p->damage, problem) && p->complete;
     if (p->problems)
         p->complete = add_json(p->problems, problem) && p->complete;
     else
@@ -132,8 +138,25 @@ static int list_leftovers(struct printer *p, const char *path, const struct fsdp
     return fsdpck_leftovers(path, FSDPCK_CLEAN_NOTHING, opt, ls_json_leftover, &p->leftovers, err);
 }
 
-static int run(const struct verify_args *args, const char *typed)
+/* A checkpoint that does not open has a page too: its problems. */
+static int write_page(const struct verify_args *args, const struct printer *p, const char *path,
+                      const struct fsdpck_verify_result *r, struct fsdpck_error *err)
 {
+    const struct fsdpck_options quiet = { 0 };
+    const struct picture picture = { .typed = p->typed, .damage = p->damage, .ndamage = r->nproblems };
+    struct fsdpck_error ignored = { 0 };
+    struct fsdpck_source *src = NULL;
+    if (fsdpck_source_open(path, args->source.from, &quiet, &src, &ignored) && !r->nproblems)
+        return *err = ignored, err->code;
+    int rc = picture_write(args->html, src, &picture, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+static int run(void *ctx, const char *const *at)
+{
+    const struct verify_args *args = ctx;
+    const char *typed = at[0];
     char path[PATH_MAX];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
@@ -145,7 +168,11 @@ static int run(const struct verify_args *args, const char *typed)
                          .problems = args->common.json ? json_array() : NULL,
                          .leftovers.complete = true,
                          .complete = true };
-    int status, rc = args->common.json && !p.problems ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
+    if (args->html)
+        p.damage = json_array();
+    int status, rc = (args->common.json && !p.problems) || (args->html && !p.damage)
+                         ? fsdpck_error_nomem(&err, sizeof(json_t))
+                         : 0;
     if (!rc)
         rc = model_path_resolve(typed, path, sizeof path, &err);
     if (!rc && (rc = fsdpck_verify(path, args->source.from, args->quick, &opt, on_problem, &p, &result, &err)))
@@ -154,6 +181,8 @@ static int run(const struct verify_args *args, const char *typed)
         rc = fsdpck_error_nomem(&err, sizeof(json_t));
     if (!rc)
         rc = list_leftovers(&p, path, &opt, &err);
+    if (!rc && args->html)
+        rc = write_page(args, &p, path, &result, &err);
     report_clear(&report);
     status = rc ? report_error(&report, &err) : result.nproblems ? EXIT_NO : EXIT_DONE;
     if (!rc && p.problems)
@@ -161,6 +190,7 @@ static int run(const struct verify_args *args, const char *typed)
     else if (!rc)
         print_summary(typed, args->quick, &result);
     json_decref(p.problems);
+    json_decref(p.damage);
     json_decref(p.leftovers.leftovers);
     return status;
 }
@@ -180,13 +210,9 @@ int cmd_verify(const struct command *self, int argc, char **argv)
         .ngroups = sizeof groups / sizeof groups[0],
         .notes = "Exit status 0: there are no problems. 1: there are problems; stdout has one line for each. 3: "
                  "there is nothing to check. Left-over files of writers are listed apart.",
+        .exit_no = "The checkpoint has problems.",
         .examples = "fsdpck verify step-000200/\n"
                     "fsdpck verify step-000200/ --quick",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

@@ -5,10 +5,12 @@
 
 #include "common/command.h"
 
+int cmd_average(const struct command *self, int argc, char **argv);
 int cmd_cat(const struct command *self, int argc, char **argv);
 int cmd_clean(const struct command *self, int argc, char **argv);
 int cmd_convert(const struct command *self, int argc, char **argv);
 int cmd_diff(const struct command *self, int argc, char **argv);
+int cmd_doctor(const struct command *self, int argc, char **argv);
 int cmd_export(const struct command *self, int argc, char **argv);
 int cmd_export_lora(const struct command *self, int argc, char **argv);
 int cmd_ls(const struct command *self, int argc, char **argv);

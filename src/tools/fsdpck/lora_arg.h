@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --adapter, --adapter-config, --alpha: choose an adapter and its scale. */
+/* --adapter, --adapter-config, --alpha, --expert-order: choose an adapter, its scale and its layout. */
 #ifndef TOOLS_LORA_ARG_H
 #define TOOLS_LORA_ARG_H
 
@@ -8,12 +8,12 @@
 #include "common/options.h"
 
 struct lora_args {
-    const char *adapter, *config;
+    const char *adapter, *config, *order;
     double alpha; /* preset to LORA_NO_ALPHA */
 };
 
 #define LORA_NO_ALPHA (-1.0)
-#define LORA_NOPTIONS 3
+#define LORA_NOPTIONS 4
 extern const struct option lora_options[LORA_NOPTIONS];
 #define LORA_GROUP(args) \
     { \

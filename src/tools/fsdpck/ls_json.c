@@ -133,6 +133,8 @@ static json_t *base_json(const struct fsdpck_base *base)
     bool ok = json_out_put(o, "path", json_out_text(base->path));
     ok = json_out_put(o, "there", json_boolean(access(base->path, F_OK) == 0)) && ok;
     ok = json_out_put(o, "tensors", json_out_u64(base->ntensors)) && ok;
+    if (base->held)
+        ok = json_out_put(o, "held", json_out_text(base->held)) && ok;
     if (ok)
         return o;
     json_decref(o);

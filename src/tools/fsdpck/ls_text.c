@@ -117,8 +117,8 @@ static void print_base(const struct fsdpck_base *base)
         return;
     fputs("base       ", stdout);
     text_print(stdout, base->path);
-    printf(", %s, %s\n", text_count(base->ntensors, "tensor", tensors),
-           access(base->path, F_OK) == 0 ? "by reference" : "by reference: it is not there");
+    printf(", %s, by reference%s%s%s\n", text_count(base->ntensors, "tensor", tensors), base->held ? ", held " : "",
+           base->held ? base->held : "", access(base->path, F_OK) == 0 ? "" : ": it is not there");
 }
 
 void ls_text_header(const struct fsdpck_source *src)

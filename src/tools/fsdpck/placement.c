@@ -22,16 +22,17 @@ const struct option placement_options[PLACEMENT_NOPTIONS] = {
     { .name = "placement",
       .type = OPTION_STRINGS,
       AT(placement),
-      .value = "'GLOB=PLACEMENT@DIM,…'",
+      .value = "'GLOB=PLACEMENT@DIM,…'|auto",
       .needs = "ranks|mesh",
       .help = "placement, on these mesh dimensions, of tensors whose name matches: '*.up_proj.weight=shard(0)@tp', "
-              "'*norm*=replicate@tp' (may be repeated; the first match counts)" },
+              "'*norm*=replicate@tp' (may be repeated; the first match counts); auto: others on dimensions tp and ep "
+              "as the model's family is run" },
     { .name = "replicate",
       .type = OPTION_LIST,
       AT(replicate),
       .value = "GLOB",
       .needs = "ranks|mesh",
-      .help = "keep whole the tensors whose name matches (a list; may be repeated)" },
+      .help = "keep whole the tensors whose name matches (comma-separated; may be repeated)" },
 };
 
 /* Copies text; the copy lives as long as the spec. */
@@ -113,8 +114,8 @@ static int resolve_mesh(const struct placement_args *args, struct placement_spec
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "found more than %u ranks", FSDPCK_MAX_RANKS);
     if (args->ranks && args->ranks != nranks)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                "--ranks %u: found a mesh of %" PRIu64 " ranks in --mesh %s", args->ranks, nranks,
-                                args->mesh);
+                                "--ranks %u: found a mesh of %" PRIu64 " rank%s in --mesh %s", args->ranks, nranks,
+                                fsdpck_plural(nranks), args->mesh);
     return 0;
 }
 
@@ -152,8 +153,8 @@ static int parse_rule(struct placement_spec *spec, const char *text, struct fsdp
     struct strings parts = { 0 };
     const char *equals = strrchr(text, '=');
     if (!equals || equals == text)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: found '%s', wanted 'GLOB=shard(1)@tp'",
-                                text);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--placement: found '%s', wanted 'GLOB=shard(1)@tp' or auto", text);
     int rc = strings_add_list(&parts, equals + 1) ? 0 : fsdpck_error_nomem(err, strlen(text));
     rule->glob = keep(spec, text, (size_t)(equals - text));
     if (!rule->glob)
@@ -177,9 +178,11 @@ int placement_resolve(const struct placement_args *args, struct placement_spec *
     out->rules = calloc(args->placement.count, sizeof *out->rules);
     if (!out->rules)
         return fsdpck_error_nomem(err, args->placement.count * sizeof *out->rules);
-    out->nrules = args->placement.count;
-    for (size_t i = 0; i < out->nrules && !rc; i++)
-        rc = parse_rule(out, args->placement.at[i], &out->rules[i], err);
+    for (size_t i = 0; i < args->placement.count && !rc; i++)
+        if (strcmp(args->placement.at[i], "auto") == 0)
+            out->by_family = true;
+        else
+            rc = parse_rule(out, args->placement.at[i], &out->rules[out->nrules++], err);
     return rc;
 }
 
@@ -196,6 +199,7 @@ void placement_fill(const struct placement_args *args, const struct placement_sp
     req->mesh = spec->mesh;
     req->rules = spec->rules;
     req->nrules = spec->nrules;
+    req->by_family = spec->by_family;
     req->replicate = (const char *const *)args->replicate.at;
     req->nreplicate = args->replicate.count;
 }

@@ -25,6 +25,7 @@ struct placement_spec {
     struct fsdpck_mesh mesh;
     struct fsdpck_placement_rule *rules; /* (nrules) */
     size_t nrules;
+    bool by_family;       /* auto */
     struct strings words; /* names and globs that mesh and rules point at */
 };
 

@@ -118,7 +118,7 @@ int plan_out_text(const struct fsdpck_plan *plans, uint64_t nranks)
             fputs("fsdpck: no memory to sort the ranks\n", stderr);
             return EXIT_SYSTEM;
         }
-        printf("… and %" PRIu64 " more ranks\n", nranks - shown);
+        printf("… and %" PRIu64 " more rank%s\n", nranks - shown, fsdpck_plural(nranks - shown));
         print_order("min", plans, nranks, values, 0);
         print_order("median", plans, nranks, values, nranks / 2);
         print_order("max", plans, nranks, values, nranks - 1);

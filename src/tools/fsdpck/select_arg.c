@@ -12,12 +12,12 @@ const struct option select_options[SELECT_NOPTIONS] = {
       .type = OPTION_LIST,
       AT(include),
       .value = "GLOB",
-      .help = "take only tensors whose name matches, as 'model.layers.*' (a list; may be repeated)" },
+      .help = "take only tensors whose name matches, as 'model.layers.*' (comma-separated; may be repeated)" },
     { .name = "exclude",
       .type = OPTION_LIST,
       AT(exclude),
       .value = "GLOB",
-      .help = "leave out tensors whose name matches (a list; may be repeated)" },
+      .help = "leave out tensors whose name matches (comma-separated; may be repeated)" },
     { .name = "select",
       .type = OPTION_STRING,
       AT(tree),
@@ -27,12 +27,13 @@ const struct option select_options[SELECT_NOPTIONS] = {
       .type = OPTION_LIST,
       AT(rename),
       .value = "FROM=TO",
-      .help = "replace the prefix FROM of names with TO (a list; may be repeated)" },
+      .help = "replace the prefix FROM of names with TO; '*FROM=TO': anywhere in names (comma-separated; may be "
+              "repeated)" },
     { .name = "alias",
       .type = OPTION_LIST,
       AT(alias),
       .value = "NEW=OLD",
-      .help = "list the tensor OLD under a second name (a list; may be repeated)" },
+      .help = "list the tensor OLD under a second name (comma-separated; may be repeated)" },
     { .name = "dtype",
       .type = OPTION_CHOICE,
       AT(dtype),
@@ -41,7 +42,7 @@ const struct option select_options[SELECT_NOPTIONS] = {
       .help = "cast floating-point tensors (round to nearest even)" },
 };
 
-static bool parse_dtype(const char *text, enum fsdpck_dtype *out)
+bool dtype_arg_parse(const char *text, enum fsdpck_dtype *out)
 {
     static const struct {
         const char *shortened, *name;
@@ -109,7 +110,7 @@ int select_arg_resolve(const struct select_args *args, struct select_spec *out, 
     out->select.exclude = (const char *const *)args->exclude.at;
     out->select.nexclude = args->exclude.count;
     out->select.tree = args->tree;
-    out->select.cast = args->dtype && parse_dtype(args->dtype, &out->select.dtype);
+    out->select.cast = args->dtype && dtype_arg_parse(args->dtype, &out->select.dtype);
     return parse_pairs(args, out, err);
 }
 

@@ -29,4 +29,7 @@ struct select_spec {
 int select_arg_resolve(const struct select_args *args, struct select_spec *out, struct fsdpck_error *err);
 void select_spec_free(struct select_spec *spec);
 
+/* Reads bf16, fp16, fp32 and the long forms of these. */
+bool dtype_arg_parse(const char *text, enum fsdpck_dtype *out);
+
 #endif

@@ -6,11 +6,13 @@
 #include <stdio.h>
 
 #include "common/model_path.h"
+#include "select_arg.h"
 
 #define FROM \
     { \
         .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), \
-        .value = "safetensors|hf|dcp|fsdpck|pt|ranks", .help = "kind of SOURCE (default: detected from its content)" \
+        .value = "safetensors|hf|dcp|fsdpck|pt|ranks|deepspeed|vllm-sharded", .help = "kind of SOURCE", \
+        .computed = "detected from its content" \
     }
 
 const struct option source_options[SOURCE_NOPTIONS] = { FROM };
@@ -23,12 +25,48 @@ const struct option read_options[READ_NOPTIONS] = {
       .help = "do not check hashes and CRC-32s, to rescue what is left of a damaged file" },
 };
 
-const struct option names_options[NAMES_NOPTIONS] = {
+const struct option names_options[NAMES_NOPTIONS + 1] = {
     { .name = "names",
       .type = OPTION_CHOICE,
       .offset = offsetof(struct source_args, names),
-      .value = "hf|torchtitan",
-      .help = "name the weights of a Llama, and order the rows of q and k, as Hugging Face or torchtitan does" },
+      .value = "hf|transformers|vllm|torchtitan|megatron",
+      .help = "name and lay out the weights as models are published (hf), as transformers holds them (experts fused), "
+              "as vllm does (q, k and v joined too), as torchtitan does, or as Megatron-core does" },
+    { .name = "assets",
+      .type = OPTION_STRING,
+      .offset = offsetof(struct source_args, config),
+      .value = "FOLDER",
+      .help = "folder of the model's config.json, where the source has none",
+      .needs = "names|dequantize" },
+};
+
+const struct option complete_options[COMPLETE_NOPTIONS] = {
+    { .name = "complete-from",
+      .type = OPTION_STRING,
+      .offset = offsetof(struct source_args, complete),
+      .value = "BASE",
+      .help = "take weights that are missing from BASE, the model that this one was made from" },
+};
+
+const struct option values_options[VALUES_NOPTIONS + QUANTIZE_NOPTIONS] = {
+    { .name = "dequantize",
+      .type = OPTION_CHOICE,
+      .offset = offsetof(struct source_args, dequantize),
+      .value = "bf16|fp16|fp32",
+      .also = "bfloat16|float16|float32|torch.bfloat16|torch.float16|torch.float32",
+      .help = "take weights that are stored quantized as this dtype, and nothing of their codes and scales" },
+    { .name = "quantize",
+      .type = OPTION_CHOICE,
+      .offset = offsetof(struct source_args, quantize),
+      .value = "fp8-block|mxfp4|nvfp4|nf4",
+      .help = "quantize weights, all matrices but embeddings, heads, norms and routers, as the form's own library does",
+      .excludes = "dtype" },
+    { .name = "keep",
+      .type = OPTION_LIST,
+      .offset = offsetof(struct source_args, keep),
+      .value = "GLOB",
+      .help = "leave these weights as they are too (comma-separated; may be repeated)",
+      .needs = "quantize" },
 };
 
 void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
@@ -45,6 +83,37 @@ static void note_no_verify(const char *typed, const struct fsdpck_options *opt)
     opt->note(opt->ctx, line);
 }
 
+/* BASE gets the same names and values as what it completes. */
+static int complete(struct fsdpck_source *src, const struct source_args *args, const struct fsdpck_options *opt,
+                    struct fsdpck_error *err)
+{
+    const struct source_args like = { .names = args->names,
+                                      .dequantize = args->dequantize,
+                                      .no_verify = args->no_verify };
+    struct fsdpck_source *base;
+    int rc = source_arg_open(args->complete, &like, opt, &base, err);
+    if (!rc)
+        return fsdpck_source_complete(src, base, err);
+    fsdpck_source_close(base);
+    return rc;
+}
+
+int source_arg_present(struct fsdpck_source *src, const struct source_args *args, const struct fsdpck_options *opt,
+                       struct fsdpck_error *err)
+{
+    enum fsdpck_dtype dtype;
+    int rc = 0;
+    if (args->dequantize && dtype_arg_parse(args->dequantize, &dtype))
+        rc = fsdpck_source_dequantize(src, dtype, args->config, err);
+    if (!rc && args->names)
+        rc = fsdpck_source_set_names(src, args->names, args->config, err);
+    if (!rc && args->complete)
+        rc = complete(src, args, opt, err);
+    if (!rc && args->quantize)
+        rc = fsdpck_source_quantize(src, args->quantize, (const char *const *)args->keep.at, args->keep.count, err);
+    return rc;
+}
+
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt,
                     struct fsdpck_source **out, struct fsdpck_error *err)
 {
@@ -59,7 +128,5 @@ int source_arg_open(const char *typed, const struct source_args *args, const str
         source_arg_blame(args, err);
     else if (args->no_verify && opt->note)
         note_no_verify(typed, opt);
-    if (!rc && args->names)
-        rc = fsdpck_source_set_names(*out, args->names, args->config, err);
-    return rc;
+    return rc ? rc : source_arg_present(*out, args, opt, err);
 }

@@ -24,6 +24,8 @@ static int print_json(const char *out, const struct fsdpck_mesh *mesh, const str
     ok = json_out_put(o, "payload_bytes", json_out_u64(r->payload_nbytes)) && ok;
     ok = json_out_put(o, "written_bytes", json_out_u64(r->written_nbytes)) && ok;
     ok = json_out_put(o, "read_bytes", json_out_u64(r->read_nbytes)) && ok;
+    ok = json_out_put(o, "left_behind_tensors", json_out_u64(r->nleft_tensors)) && ok;
+    ok = json_out_put(o, "left_behind_values", json_out_u64(r->nleft_items)) && ok;
     ok = json_out_put(o, "seconds", json_out_double(r->seconds)) && ok;
     return json_out_print(o, ok, EXIT_DONE);
 }

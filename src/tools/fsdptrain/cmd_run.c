@@ -2,29 +2,34 @@
 /* `fsdptrain run`: reads the config, runs the trainer, shows the steps. */
 #include "commands.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <train/train.h>
 #include <unistd.h>
 
 #include "common/model_path.h"
 #include "common/stop.h"
 #include "common/text.h"
+#include "cache_folder.h"
+#include "captured_stderr.h"
 #include "device_arg.h"
+#include "hosts_run.h"
+#include "launcher.h"
+#include "run_record.h"
 #include "run_view.h"
 
 struct run_args {
-    bool quiet, profile, several_hosts;
-    uint32_t ranks, threads, exit_on_stop;
-    uint32_t rank, launched; /* rank and number of ranks from a launcher; launched 0: no launcher */
-    uint32_t local, nlocal;  /* the same for this host */
-    const char *resume, *device, *gather;
+    bool quiet, profile, gather_given;
+    uint32_t ranks, threads, exit_on_stop, exit_on_loss, elastic, max_restarts;
+    struct launch launch;
+    const char *config, *resume, *device, *gather, *launcher, *hosts, *keeper, *loss_file;
     struct strings sets;
-    double patience; /* negative: not given */
+    double patience;
     struct run_view *view;
+    struct run_record *record;
 };
 
 #define AT(field) offsetof(struct run_args, field)
@@ -34,17 +39,26 @@ static const struct option run_options[] = {
       .type = OPTION_COUNT,
       .offset = AT(ranks),
       .value = "N",
-      .help = "number of local processes that share the model (default 1)" },
+      .help = "number of local processes that share the model",
+      .computed = "1, or those of the launcher" },
+    { .name = "launcher",
+      .type = OPTION_CHOICE,
+      .offset = AT(launcher),
+      .value = "auto|local|mpirun|srun",
+      .help = "what started this process as one rank of several; local: nothing did, it is a run of its own",
+      .usual = "auto" },
     { .name = "threads",
       .type = OPTION_COUNT,
       .offset = AT(threads),
       .value = "T",
-      .help = "threads of each rank (default: the processors, divided among the ranks)" },
+      .help = "threads of each rank",
+      .computed = "the processors, divided among the ranks" },
     { .name = "resume",
       .type = OPTION_STRING,
       .offset = AT(resume),
       .value = "auto|never|DIR",
-      .help = "checkpoint to resume from; auto (default) takes the newest complete one in output_dir" },
+      .help = "checkpoint to resume from; auto takes the newest complete one in output_dir",
+      .usual = "auto" },
     { .name = "set",
       .type = OPTION_STRINGS,
       .offset = AT(sets),
@@ -54,22 +68,66 @@ static const struct option run_options[] = {
       .type = OPTION_CHOICE,
       .offset = AT(device),
       .value = "cpu|cuda",
-      .help = "device to compute on (default: cuda where there is one)" },
+      .help = "device to compute on",
+      .computed = "cuda where there is one" },
     { .name = "gather",
       .type = OPTION_CHOICE,
       .offset = AT(gather),
       .value = "map|copy",
-      .help = "how ranks of one host read each other's parameters (default map); between hosts they are copied" },
+      .help = "how ranks of one host read each other's parameters; between hosts they are copied",
+      .usual = "map",
+      .given = AT(gather_given) },
     { .name = "exit-on-stop",
-      .type = OPTION_COUNT,
+      .type = OPTION_EXIT_CODE,
       .offset = AT(exit_on_stop),
       .value = "CODE",
-      .help = "exit code after a stop by signal (default 0)" },
+      .help = "exit code after a stop by signal",
+      .usual = "0" },
+    { .name = "exit-on-loss",
+      .type = OPTION_EXIT_CODE,
+      .offset = AT(exit_on_loss),
+      .value = "CODE",
+      .help = "exit code if the run ends because a rank or a host was lost",
+      .usual = "4" },
     { .name = "patience",
       .type = OPTION_NUMBER,
       .offset = AT(patience),
       .value = "SECONDS",
-      .help = "how long a rank may stall before it is named and the run ends (default 600)" },
+      .help = "how long a rank may stand still; then the run ends and names the rank",
+      .usual = "600" },
+    { .name = "elastic",
+      .type = OPTION_COUNT,
+      .offset = AT(elastic),
+      .value = "MIN",
+      .help = "if ranks are lost, go on with those that are left, at least MIN; for --ranks or --hosts" },
+    { .name = "max-restarts",
+      .type = OPTION_COUNT,
+      .offset = AT(max_restarts),
+      .value = "N",
+      .help = "how often --elastic starts the ranks again; then a loss ends the run",
+      .needs = "elastic",
+      .usual = "3" },
+    { .name = "hosts",
+      .type = OPTION_STRING,
+      .offset = AT(hosts),
+      .value = "HOST:N,HOST:N",
+      .help = "start N ranks on each host, by srun in a Slurm job and by mpirun elsewhere (or as --launcher says), and "
+              "start them again if a host is lost",
+      .needs = "elastic",
+      .excludes = "ranks" },
+    { .name = "keeper",
+      .type = OPTION_STRING,
+      .offset = AT(keeper),
+      .value = "NAME",
+      .help = "for a rank of a launcher: keep the copies of checkpoint.memory_every in the memory of `fsdptrain keep "
+              "NAME` on each host, as --hosts does",
+      .excludes = "ranks|hosts|elastic" },
+    { .name = "loss-file",
+      .type = OPTION_STRING,
+      .offset = AT(loss_file),
+      .value = "FILE",
+      .help = "create this file if the run ends because a rank or a host was lost; --hosts gives it to the ranks",
+      .excludes = "hosts" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no steps and no notes" },
     { .name = "profile",
       .type = OPTION_FLAG,
@@ -77,9 +135,44 @@ static const struct option run_options[] = {
       .help = "show where the time of rank 0 goes, in a table at the end and in output_dir/profile.json" },
 };
 
+static void put_quoted(FILE *f, const char *argument)
+{
+    fputc('\'', f);
+    text_print(f, argument);
+    fputc('\'', f);
+}
+
+/* The command that resumes the run, with the options of this one. */
+static void put_command(FILE *f, const struct run_args *args, const char *config)
+{
+    char command[64];
+    launch_command(&args->launch, command, sizeof command);
+    fprintf(f, "%sfsdptrain run ", command);
+    put_quoted(f, config);
+    if (args->ranks)
+        fprintf(f, " --ranks %u", args->ranks);
+    if (args->elastic)
+        fprintf(f, " --elastic %u --max-restarts %u", args->elastic, args->max_restarts);
+    if (args->device)
+        fprintf(f, " --device %s", args->device);
+    for (size_t i = 0; i < args->sets.count; i++) {
+        fputs(" --set ", f);
+        put_quoted(f, args->sets.at[i]);
+    }
+}
+
 static void show_start(void *ctx, const struct train_start *start)
 {
     struct run_args *args = ctx;
+    char launcher[64], *command = NULL;
+    size_t nbytes;
+    FILE *f = open_memstream(&command, &nbytes);
+    launch_command(&args->launch, launcher, sizeof launcher);
+    if (f)
+        put_command(f, args, args->config);
+    if (f && fclose(f) == 0 && !run_record_start(args->record, start, launcher, command))
+        report_note(&args->view->report, "events.jsonl in output_dir could not be written: it lacks this start");
+    free(command);
     run_view_start(args->view, start);
 }
 
@@ -92,14 +185,16 @@ static void show_step(void *ctx, const struct train_metrics *m)
 static void show_note(void *ctx, const char *line)
 {
     struct run_args *args = ctx;
-    if (args->rank == 0)
-        report_note(&args->view->report, line);
+    if (args->launch.rank != 0)
+        return;
+    report_note(&args->view->report, line);
+    run_record_note(args->record, line);
 }
 
 static void show_phase(void *ctx, enum train_phase phase, uint64_t done, uint64_t total)
 {
     struct run_args *args = ctx;
-    if (args->rank == 0)
+    if (args->launch.rank == 0)
         run_view_phase(args->view, phase, done, total);
 }
 
@@ -109,13 +204,6 @@ static void show_lost(void *ctx, const struct fsdpck_error *err)
     report_error(&args->view->report, err);
 }
 
-static void put_quoted(const char *argument)
-{
-    fputc('\'', stderr);
-    text_print(stderr, argument);
-    fputc('\'', stderr);
-}
-
 static void put_line(const char *title, const char *path)
 {
     fputs(title, stdout);
@@ -123,22 +211,10 @@ static void put_line(const char *title, const char *path)
     putchar('\n');
 }
 
-/* Prints the command that resumes the run, with the options of this one. */
-static void show_resume(const struct run_args *args, const char *config, uint64_t ndone)
+static void show_resume(const struct run_args *args, uint64_t ndone)
 {
     fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: ", (unsigned long long)ndone);
-    if (args->launched)
-        fprintf(stderr, "mpirun -n %u ", args->launched);
-    fputs("fsdptrain run ", stderr);
-    put_quoted(config);
-    if (args->ranks)
-        fprintf(stderr, " --ranks %u", args->ranks);
-    if (args->device)
-        fprintf(stderr, " --device %s", args->device);
-    for (size_t i = 0; i < args->sets.count; i++) {
-        fputs(" --set ", stderr);
-        put_quoted(args->sets.at[i]);
-    }
+    put_command(stderr, args, args->config);
     fputc('\n', stderr);
 }
 
@@ -146,10 +222,11 @@ static void show_resume(const struct run_args *args, const char *config, uint64_
 static void show_done(const struct train_result *done)
 {
     if (done->ndone > done->nsteps)
-        printf("nothing to do: %llu steps were done before, and the config asks for %llu",
-               (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+        printf("nothing to do: %llu step%s done before, and the config asks for %llu", (unsigned long long)done->ndone,
+               done->ndone == 1 ? " was" : "s were", (unsigned long long)done->nsteps);
     else
-        printf("%llu of %llu steps done", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+        printf("%llu of %llu step%s done", (unsigned long long)done->ndone, (unsigned long long)done->nsteps,
+               fsdpck_plural(done->nsteps));
     if (done->nskipped)
         printf(", %llu of them skipped", (unsigned long long)done->nskipped);
     if (done->save_failed)
@@ -163,9 +240,10 @@ static void show_done(const struct train_result *done)
     fflush(stdout);
 }
 
-static int finish(const struct run_args *args, const char *config, const struct train_result *done)
+static int finish(const struct run_args *args, const struct train_result *done)
 {
-    if (args->rank != 0) /* rank 0 reports for all ranks; mpirun ends it if another rank exits with a failure */
+    if (args->launch.rank !=
+        0) /* rank 0 reports for all ranks; a launcher ends it if another rank exits with a failure */
         return EXIT_DONE;
     show_done(done);
     if (done->save_failed) {
@@ -183,31 +261,41 @@ static int finish(const struct run_args *args, const char *config, const struct 
     }
     if (!done->stopped)
         return EXIT_DONE;
-    show_resume(args, config, done->ndone);
+    show_resume(args, done->ndone);
     return (int)args->exit_on_stop;
 }
 
 static void note_idle(const struct run_args *args)
 {
-    if (args->rank == 0 && args->several_hosts && args->gather && strcmp(args->gather, "map") == 0)
+    if (args->launch.rank == 0 && launch_spans_hosts(&args->launch) && args->gather_given &&
+        strcmp(args->gather, "map") == 0)
         report_note(&args->view->report, "--gather map has no effect: between hosts parameters are copied");
 }
 
-static int run(struct run_args *args, const char *path)
+/* A launcher that waits for a lost host does not end with its ranks: who has started it is told by a file. */
+static void tell_loss(const struct run_args *args)
+{
+    const int fd = args->loss_file ? open(args->loss_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0)
+        close(fd);
+}
+
+static int run(struct run_args *args)
 {
     struct fsdpck_error err = { 0 };
     struct train_config config;
     struct train_result done = { 0 };
     struct device_arg device;
+    char cache[PATH_MAX];
     device_choose(args->device, &device);
     struct train_options opt = { .device = device.name,
                                  .module = device.module,
-                                 .launched_local = args->local,
-                                 .launched_nlocal = args->nlocal,
+                                 .launched_local = args->launch.local,
+                                 .launched_nlocal = args->launch.nlocal,
                                  .nranks = args->ranks,
                                  .nthreads = args->threads,
                                  .resume = args->resume,
-                                 .patience_seconds = args->patience > 0 ? args->patience : 0,
+                                 .patience_seconds = args->patience,
                                  .on_start = show_start,
                                  .on_step = show_step,
                                  .note = show_note,
@@ -217,40 +305,38 @@ static int run(struct run_args *args, const char *path)
                                  .saves = &save_signals,
                                  .lost = show_lost,
                                  .profile = args->profile,
-                                 .launched_rank = args->rank,
-                                 .launched_nranks = args->launched,
-                                 .several_hosts = args->several_hosts,
-                                 .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
+                                 .launched_rank = args->launch.rank,
+                                 .launched_nranks = args->launch.nranks,
+                                 .dies_of_sigterm = launch_dies_of_sigterm(&args->launch),
+                                 .hanging_launcher = launch_hanging_processes(&args->launch),
+                                 .cache = cache_folder(cache) ? cache : NULL,
+                                 .several_hosts = launch_spans_hosts(&args->launch),
+                                 .elastic_nranks = args->elastic,
+                                 .max_restarts = args->max_restarts,
+                                 .keeper = args->keeper,
+                                 .copy_gathers = strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
     note_idle(args);
-    int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
+    int rc = train_config_read(args->config, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
         rc = model_path_resolve(config.model, model, sizeof model, &err);
     if (!rc) {
         config.model = model;
         rc = train_run(&config, &opt, &done, &err);
     } else {
-        done.said_elsewhere = !train_speaks(&opt, &err);
+        done.reported_elsewhere = !train_reports_error(&opt, &err);
     }
     train_config_free(&config);
     report_clear(&args->view->report);
-    if (rc && done.said_elsewhere)
-        return fsdpck_error_exit_code(err.code);
-    return !rc ? finish(args, path, &done) : report_error(&args->view->report, &err);
-}
-
-/* Reads the variables that Open MPI sets for each process it starts. */
-static void find_launcher(struct run_args *args)
-{
-    const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
-    const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    if (!size || !rank)
-        return;
-    args->launched = (uint32_t)strtoul(size, NULL, 10);
-    args->rank = (uint32_t)strtoul(rank, NULL, 10);
-    args->nlocal = here ? (uint32_t)strtoul(here, NULL, 10) : 0;
-    args->local = local ? (uint32_t)strtoul(local, NULL, 10) : args->rank;
-    args->several_hosts = args->nlocal != args->launched;
+    run_record_end(args->record, &done, &err);
+    if (!rc)
+        return finish(args, &done);
+    const int code =
+        done.reported_elsewhere ? fsdpck_error_exit_code(err.code) : report_error(&args->view->report, &err);
+    if (!done.lost)
+        return code;
+    tell_loss(args);
+    return (int)args->exit_on_loss;
 }
 
 static int check_patience(const struct run_args *args)
@@ -258,61 +344,41 @@ static int check_patience(const struct run_args *args)
     return args->patience == 0 ? usage_error("--patience: found 0, wanted a number of seconds above 0") : OPTIONS_OK;
 }
 
-/* Refuses other launchers, because they would start one whole run per rank. */
-static int check_launcher(const struct run_args *args)
+static int check_elastic(const struct run_args *args)
 {
-    static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
-    if (args->launched && args->ranks != args->launched && args->ranks != 0)
-        return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched,
-                           args->ranks);
-    for (size_t i = 0; !args->launched && i < sizeof others / sizeof others[0]; i++) {
-        if (getenv(others[i]))
-            return usage_error(
-                "this launcher is not supported (Open MPI's mpirun is); --ranks N starts the ranks of one host");
-    }
+    const uint32_t ranks = args->ranks ? args->ranks : 1;
+    if (!args->elastic)
+        return OPTIONS_OK;
+    if (args->launch.nranks)
+        return usage_error(
+            "--elastic is for ranks that --ranks or --hosts starts; %u ranks were started by a launcher, "
+            "which ends them all if it loses one",
+            args->launch.nranks);
+    if (!args->hosts && args->elastic >= ranks)
+        return usage_error("--elastic: found %u of %u rank%s, wanted a smaller number than --ranks", args->elastic,
+                           ranks, fsdpck_plural(ranks));
     return OPTIONS_OK;
 }
 
-/* All ranks of a launcher find the same mistake in their command line, and only one should report it. So each captures
- * its stderr until it knows which one does. */
-struct captured_stderr {
-    int out, words; /* the real stderr, and the file that replaces it; -1: not captured */
-};
-
-static struct captured_stderr capture_stderr(const struct run_args *args)
+/* Starts a launcher instead of ranks. */
+static int run_on_hosts(const struct run_args *args, int argc, char **argv)
 {
-    struct captured_stderr h = { -1, -1 };
-    fflush(stderr);
-    if (args->launched)
-        h = (struct captured_stderr){ dup(STDERR_FILENO), memfd_create("words", MFD_CLOEXEC) };
-    if (h.out >= 0 && h.words >= 0)
-        dup2(h.words, STDERR_FILENO);
-    return h;
-}
-
-static void print_captured(const struct captured_stderr *h, const struct run_args *args, int status)
-{
-    const struct train_options opt = { .launched_rank = args->rank,
-                                       .launched_nranks = args->launched,
-                                       .stop = &stop_signal };
-    struct fsdpck_error err = { .code = FSDPCK_ERR_USAGE };
-    char words[4096];
-    fflush(stderr);
-    if (h->out >= 0 && h->words >= 0) {
-        ssize_t n = pread(h->words, words, sizeof words, 0);
-        dup2(h->out, STDERR_FILENO);
-        if (n > 0 && (status == OPTIONS_OK || train_speaks(&opt, &err)))
-            fwrite(words, 1, (size_t)n, stderr);
-    }
-    if (h->out >= 0)
-        close(h->out);
-    if (h->words >= 0)
-        close(h->words);
+    const struct hosts_args hosts = { .hosts = args->hosts,
+                                      .launcher = args->launcher,
+                                      .resume = args->resume,
+                                      .config = args->config,
+                                      .sets = &args->sets,
+                                      .patience = args->patience,
+                                      .least = args->elastic,
+                                      .max_restarts = args->max_restarts,
+                                      .exit_on_stop = args->exit_on_stop,
+                                      .exit_on_loss = args->exit_on_loss };
+    return hosts_run(&hosts, argc, argv, &args->view->report);
 }
 
 int cmd_run(const struct command *self, int argc, char **argv)
 {
-    struct run_args args = { .patience = -1 };
+    struct run_args args = { 0 };
     const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0],
                                              &args } };
     const struct command_line line = {
@@ -324,24 +390,42 @@ int cmd_run(const struct command *self, int argc, char **argv)
                  "On Ctrl-C, SIGTERM or SIGUSR1, the run finishes the step, saves a checkpoint and ends. On "
                  "SIGUSR2, it saves a checkpoint and continues.\n"
                  "While it trains, it reads words from OUTPUT_DIR/control: `echo save > OUTPUT_DIR/control` saves a "
-                 "checkpoint, `echo stop` acts as Ctrl-C, `echo sample` generates from sample.prompts.",
+                 "checkpoint, `echo stop` acts as Ctrl-C, `echo sample` generates from sample.prompts.\n"
+                 "Open MPI or Slurm start the ranks on several hosts: mpirun -n 4 --bind-to none fsdptrain run "
+                 "CONFIG.json, or srun --mpi=pmix -n 4 fsdptrain run CONFIG.json. OUTPUT_DIR must then be a folder "
+                 "that all hosts see.",
+        .files = "OUTPUT_DIR/adapter/: The LoRA adapter, as PEFT loads it.\n"
+                 "OUTPUT_DIR/model/: After full fine-tuning, the Hugging Face folder of the model.\n"
+                 "OUTPUT_DIR/checkpoints/step-N/: Checkpoints; fsdpck(5) describes them.\n"
+                 "OUTPUT_DIR/metrics.jsonl: One JSON object for each step.\n"
+                 "OUTPUT_DIR/events.jsonl: One JSON object for each start, note and end of the run.\n"
+                 "OUTPUT_DIR/events.out.tfevents.*: With log.report_to: what TensorBoard reads.\n"
+                 "OUTPUT_DIR/summary.json: Whether the run has finished, its last step and its last checkpoint.\n"
+                 "OUTPUT_DIR/samples/: The samples of sample.prompts.\n"
+                 "OUTPUT_DIR/cache/: The tokenized data.\n"
+                 "OUTPUT_DIR/control: Words to the run; see above.",
         .examples = "fsdptrain run lora.json --ranks 2\n"
                     "fsdptrain run lora.json --ranks 3 --set train.max_steps=20 --set log.every=5",
     };
     const char *at[MAX_POSITIONALS];
-    find_launcher(&args);
-    const struct captured_stderr words = capture_stderr(&args);
+    launch_find(&args.launch);
+    const struct captured_stderr words = capture_stderr(&args.launch);
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
         status = check_patience(&args);
+    if (status == OPTIONS_OK && !args.hosts)
+        status = launch_choose(&args.launch, args.launcher, args.ranks);
     if (status == OPTIONS_OK)
-        status = check_launcher(&args);
-    print_captured(&words, &args, status);
-    if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
+        status = check_elastic(&args);
+    print_captured(&words, &args.launch, status);
+    if (status == OPTIONS_OK && (!(args.view = run_view_new(args.quiet)) || !(args.record = run_record_new())))
         status = usage_error("no memory");
-    stop_on_user_signal(); /* mpirun forwards these signals, and kills soon after SIGTERM */
+    args.config = status == OPTIONS_OK ? at[0] : NULL;
+    stop_on_user_signal(); /* launchers forward these signals, and mpirun kills soon after SIGTERM */
+    if (args.launch.by)
+        stop_on_repeated_signals();
     if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
+        status = args.hosts ? run_on_hosts(&args, argc, argv) : run(&args);
     options_free(&line);
     return status;
 }

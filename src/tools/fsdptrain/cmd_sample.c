@@ -14,14 +14,18 @@
 #include "sample_prompts.h"
 
 struct sample_args {
-    bool json, quiet, chat;
+    bool json, quiet, chat, seed_given;
     const char *adapter, *dtype, *system;
     struct strings prompts;
     uint32_t samples, threads, max_new_tokens;
-    double temperature, top_p, top_k, seed; /* negative: not given */
+    double temperature, top_p, top_k; /* negative: not given */
+    double seed;
 };
 
-#define AT(field) offsetof(struct sample_args, field)
+/* A number of the library as text, for the help. */
+#define TEXT(macro) QUOTE(macro)
+#define QUOTE(text) #text
+#define AT(field)   offsetof(struct sample_args, field)
 
 static const struct option sample_options[] = {
     { .name = "adapter",
@@ -33,7 +37,8 @@ static const struct option sample_options[] = {
       .type = OPTION_STRINGS,
       .offset = AT(prompts),
       .value = "TEXT",
-      .help = "prompt to continue (may be repeated; default: standard input)" },
+      .help = "prompt to continue (may be repeated)",
+      .computed = "standard input" },
     { .name = "chat",
       .type = OPTION_FLAG,
       .offset = AT(chat),
@@ -47,42 +52,51 @@ static const struct option sample_options[] = {
       .type = OPTION_COUNT,
       .offset = AT(max_new_tokens),
       .value = "N",
-      .help = "generate at most N tokens (default: the model's, or 256)" },
+      .help = "generate at most N tokens",
+      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_MAX_NEW_TOKENS) },
     { .name = "temperature",
       .type = OPTION_NUMBER,
       .offset = AT(temperature),
       .value = "T",
-      .help = "sampling temperature; 0 takes the likeliest token (default: the model's, or 0)" },
+      .help = "sampling temperature; 0 takes the likeliest token",
+      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TEMPERATURE) },
     { .name = "top-p",
       .type = OPTION_NUMBER,
       .offset = AT(top_p),
       .value = "P",
-      .help = "sample from the likeliest tokens that together have this probability" },
+      .help = "sample from the likeliest tokens that together have this probability",
+      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TOP_P) },
     { .name = "top-k",
       .type = OPTION_NUMBER,
       .offset = AT(top_k),
       .value = "K",
-      .help = "sample from the K likeliest tokens, or from all with 0 (default: the model's, or 50)" },
+      .help = "sample from the K likeliest tokens, or from all with 0",
+      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TOP_K) },
     { .name = "seed",
       .type = OPTION_NUMBER,
       .offset = AT(seed),
       .value = "S",
-      .help = "random seed; the text does not depend on the number of threads (default 42)" },
+      .help = "random seed; the text does not depend on the number of threads",
+      .usual = "42",
+      .given = AT(seed_given) },
     { .name = "samples",
       .type = OPTION_COUNT,
       .offset = AT(samples),
       .value = "N",
-      .help = "number of texts for each prompt (default 1)" },
+      .help = "number of texts for each prompt",
+      .usual = "1" },
     { .name = "dtype",
       .type = OPTION_CHOICE,
       .offset = AT(dtype),
       .value = "bf16|fp32",
-      .help = "type of weights, keys and values (default bf16)" },
+      .help = "type of weights, keys and values",
+      .usual = "bf16" },
     { .name = "threads",
       .type = OPTION_COUNT,
       .offset = AT(threads),
       .value = "T",
-      .help = "number of threads (default: the processors that this process may use)" },
+      .help = "number of threads",
+      .computed = "the processors that this process may use" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
@@ -101,9 +115,9 @@ static int make_rule(const struct sample_args *args, const char *model, const st
         rule->temperature = 1;
     rule->top_p = args->top_p >= 0 ? args->top_p : rule->top_p;
     rule->top_k = args->top_k >= 0 ? (uint64_t)args->top_k : rule->top_k;
-    rule->seed = args->seed >= 0 ? (uint64_t)args->seed : 42;
+    rule->seed = (uint64_t)args->seed;
     rule->max_new_tokens = args->max_new_tokens ? args->max_new_tokens : rule->max_new_tokens;
-    if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0 || args->seed >= 0) && fs->note)
+    if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0 || args->seed_given) && fs->note)
         fs->note(fs->ctx,
                  "the likeliest token is taken always (--temperature 0): --top-p, --top-k and --seed have no effect");
     if (rule->temperature == 0 && args->samples > 1)
@@ -118,7 +132,7 @@ static int check_args(const struct sample_args *args)
 {
     if (args->system && !args->chat)
         return usage_error("--system is a message of a conversation: it wants --chat");
-    if (args->seed > 0x1p53 || (args->seed >= 0 && floor(args->seed) != args->seed))
+    if (args->seed > 0x1p53 || floor(args->seed) != args->seed)
         return usage_error("--seed: a whole number from 0 to 2^53 is wanted");
     if (args->top_k > 0x1p31 || (args->top_k >= 0 && floor(args->top_k) != args->top_k))
         return usage_error("--top-k: a whole number from 0 is wanted");
@@ -159,7 +173,7 @@ static int run_prompt(const struct sample_args *args, struct sampler *s, const s
 {
     double started = now();
     int rc = sampler_prompt(s, prompt->ids, prompt->count, rule->max_new_tokens, err);
-    for (uint32_t i = 0; i < (args->samples ? args->samples : 1) && !rc && !is_over(); i++) {
+    for (uint32_t i = 0; i < args->samples && !rc && !is_over(); i++) {
         struct sample_progress g = { .out = out, .err = err };
         struct sampled done;
         sample_out_begin(out, number, i, prompt);
@@ -188,8 +202,10 @@ static int run_prompts(const struct sample_args *args, struct sampler *s, const 
 }
 
 /* Checks everything that can be refused before it reads the weights. */
-static int run(const struct sample_args *args, const char *typed)
+static int run(void *ctx, const char *const *at)
 {
+    const struct sample_args *args = ctx;
+    const char *typed = at[0];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct sampler_options opt = {
@@ -203,6 +219,8 @@ static int run(const struct sample_args *args, const char *typed)
     struct sample_rule rule;
     json_t *prompts = NULL;
     char model[4096], adapter[4096];
+    if (check_args(args) != OPTIONS_OK)
+        return EXIT_USAGE;
     int rc = model_path_resolve(typed, model, sizeof model, &err);
     if (!rc && args->adapter)
         rc = model_path_resolve(args->adapter, adapter, sizeof adapter, &err);
@@ -231,13 +249,12 @@ static int run(const struct sample_args *args, const char *typed)
 
 int cmd_sample(const struct command *self, int argc, char **argv)
 {
-    struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1, .seed = -1 };
+    struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1 };
     const struct option_group groups[] = { { "Options", sample_options,
                                              sizeof sample_options / sizeof sample_options[0], &args } };
     const struct command_line line = {
         .command = self,
         .positionals = "MODEL",
-        .required = "--prompt TEXT",
         .groups = groups,
         .ngroups = 1,
         .notes = "Generated text goes to standard output as it grows, without the prompt. It ends with a stop "
@@ -246,12 +263,5 @@ int cmd_sample(const struct command *self, int argc, char **argv)
         .examples = "fsdptrain sample model/ --prompt 'Once upon a time'\n"
                     "fsdptrain sample model/ --adapter runs/model/adapter --chat --prompt 'What have you learnt?'",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = check_args(&args);
-    if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

@@ -32,7 +32,8 @@ static const struct option tokenize_options[] = {
       .type = OPTION_CHOICE,
       .offset = AT(loss_on),
       .value = "assistant|last_assistant|completion|all",
-      .help = "tokens that the loss mask marks (default assistant)",
+      .help = "tokens that the loss mask marks",
+      .usual = "assistant",
       .needs = "chat" },
     { .name = "no-special",
       .type = OPTION_FLAG,
@@ -106,11 +107,11 @@ static int show_text(struct example_printer *s, const char *text, size_t nbytes,
 }
 
 /* Prints a note on stderr, as notes are not part of the result. */
-static void tell_note(const char *file, uint64_t line, enum chat_note note)
+static void print_chat_note(const char *file, uint64_t line, enum chat_note note)
 {
     struct report report = { 0 };
     char what[600];
-    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one %s", file, (unsigned long long)line,
+    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one have %s", file, (unsigned long long)line,
              chat_note_text(note));
     report_note(&report, what);
 }
@@ -136,7 +137,7 @@ static int show_line(struct example_printer *s, struct chat_coder *coder, const 
         printf("\n");
     for (int i = 0; i < CHAT_NNOTES && !rc; i++) {
         if (tokens.notes >> i & 1)
-            tell_note(file, line, (enum chat_note)i);
+            print_chat_note(file, line, (enum chat_note)i);
     }
     if (!rc)
         show_tokens(s, tokens.ids, tokens.supervised, tokens.count);
@@ -236,8 +237,11 @@ static int take_text(const struct tokenize_args *args, const char *typed, char *
     return rc;
 }
 
-static int run(const struct tokenize_args *args, const char *typed_model, const char *typed)
+static int run(void *ctx, const char *const *at)
 {
+    const struct tokenize_args *args = ctx;
+    const char *typed_model = at[0];
+    const char *typed = at[1];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct chat *chat = NULL;
@@ -267,7 +271,7 @@ static int run(const struct tokenize_args *args, const char *typed_model, const 
 
 int cmd_tokenize(const struct command *self, int argc, char **argv)
 {
-    struct tokenize_args args = { .loss_on = "assistant" };
+    struct tokenize_args args = { 0 };
     const struct option_group groups[] = { { "Options", tokenize_options,
                                              sizeof tokenize_options / sizeof tokenize_options[0], &args } };
     const struct command_line line = {
@@ -280,10 +284,5 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
                     "fsdptrain tokenize model/ chat.jsonl --chat",
     };
-    const char *at[MAX_POSITIONALS];
-    int status = options_parse(&line, argc, argv, at);
-    if (status == OPTIONS_OK)
-        status = run(&args, at[0], at[1]);
-    options_free(&line);
-    return status;
+    return options_run(&line, argc, argv, run, &args);
 }

@@ -6,9 +6,12 @@
 #include "common/command.h"
 
 int cmd_plan(const struct command *self, int argc, char **argv);
+int cmd_keep(const struct command *self, int argc, char **argv);
+int cmd_report(const struct command *self, int argc, char **argv);
 int cmd_run(const struct command *self, int argc, char **argv);
 int cmd_init(const struct command *self, int argc, char **argv);
 int cmd_sample(const struct command *self, int argc, char **argv);
+int cmd_top(const struct command *self, int argc, char **argv);
 int cmd_tokenize(const struct command *self, int argc, char **argv);
 
 #endif

@@ -63,27 +63,33 @@ static void put_data(const char *title, const char *path, const struct train_dat
 {
     char docs[TEXT_NBYTES], tokens[TEXT_NBYTES], rows[TEXT_NBYTES], packed[100] = "";
     if (!f->by_plan)
-        snprintf(packed, sizeof packed, "; in %s rows of %s tokens, %.1f %% full", grouped(f->nrows, docs),
-                 grouped(s->config->data.seq_len, rows),
+        snprintf(packed, sizeof packed, "; in %s row%s of %s token%s, %.1f %% full", grouped(f->nrows, docs),
+                 fsdpck_plural(f->nrows), grouped(s->config->data.seq_len, rows),
+                 fsdpck_plural(s->config->data.seq_len),
                  100.0 * (double)f->ntok / ((double)f->nrows * (double)s->config->data.seq_len));
-    put_row(title, "%.1000s: %s documents, %s tokens, %.1f %% of them supervised%s", path, grouped(f->ndocs, docs),
-            grouped(f->ntok, tokens), 100.0 * (double)f->nsupervised / (double)f->ntok, packed);
+    put_row(title, "%.1000s: %s document%s, %s token%s, %.1f %% of them supervised%s", path, grouped(f->ndocs, docs),
+            fsdpck_plural(f->ndocs), grouped(f->ntok, tokens), fsdpck_plural(f->ntok),
+            100.0 * (double)f->nsupervised / (double)f->ntok, packed);
 }
 
 static void put_steps(const struct train_start *s)
 {
     const struct train_config *c = s->config;
-    char going_on[80] = "", epochs[80] = "", share[60] = "", schedule[TRAIN_WORD_NBYTES];
+    char going_on[80] = "", epochs[80] = "", passes[20], share[60] = "", schedule[TRAIN_WORD_NBYTES];
     if (s->step)
         snprintf(going_on, sizeof going_on, ", %" PRIu64 " of them done", s->step);
-    if (!s->data.by_plan)
-        snprintf(epochs, sizeof epochs, " of %" PRIu64 " rows, %.3g epochs", c->train.global_batch_size,
+    if (!s->data.by_plan) {
+        snprintf(passes, sizeof passes, "%.3g",
                  (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
+        snprintf(epochs, sizeof epochs, " of %" PRIu64 " row%s, %s epoch%s", c->train.global_batch_size,
+                 fsdpck_plural(c->train.global_batch_size), passes, strcmp(passes, "1") == 0 ? "" : "s");
+    }
     if (!c->train.warmup_given)
         snprintf(share, sizeof share, " (train.warmup_ratio %g)", c->train.warmup_ratio);
-    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs,
+    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " step%s of warm-up%s", s->plan.nsteps, epochs,
             going_on, c->train.learning_rate,
-            train_config_word("train.lr_scheduler_type", c->train.scheduler, schedule), s->warmup_steps, share);
+            train_config_word("train.lr_scheduler_type", c->train.scheduler, schedule), s->warmup_steps,
+            fsdpck_plural(s->warmup_steps), share);
 }
 
 void run_view_start(struct run_view *v, const struct train_start *s)
@@ -98,13 +104,27 @@ void run_view_start(struct run_view *v, const struct train_start *s)
             train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.ntrained, a),
             c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
     put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a),
-            s->copies ? "gathered by copying" : "mapped and not copied");
+            s->plan.offload_params_nbytes ? "gathered from a file"
+            : s->copies                   ? "gathered by copying"
+                                          : "mapped and not copied");
     if (s->device)
         put_row("device", "%s", s->device);
     if (s->plan.nrecomputed)
-        put_row("backward", "%" PRIu64 " blocks are computed anew in it", s->plan.nrecomputed);
+        put_row("backward", "%" PRIu64 " block%s computed anew in it", s->plan.nrecomputed,
+                s->plan.nrecomputed == 1 ? " is" : "s are");
     put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a),
             text_bytes(s->plan.all_ranks_nbytes, b));
+    if (s->plan.offload_file_nbytes)
+        put_row("offload", "the optimizer state, %s a rank, in a file in %.1000s",
+                text_bytes(s->plan.offload_file_nbytes, a), c->fsdp.offload);
+    else if (s->plan.offload_host_nbytes)
+        put_row("offload", "the optimizer state, %s a rank, in host memory",
+                text_bytes(s->plan.offload_host_nbytes, a));
+    if (s->plan.offload_grads_nbytes)
+        put_row("offload", "sums of gradients, %s a rank, in a file there",
+                text_bytes(s->plan.offload_grads_nbytes, a));
+    if (s->plan.offload_params_nbytes)
+        put_row("offload", "the parameters, %s, in a file there", text_bytes(s->plan.offload_params_nbytes, a));
     put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
     if (c->data.eval)
         put_data("evaluation", c->data.neval_files > 1 ? "data.eval" : c->data.eval, &s->eval, s);
@@ -114,7 +134,7 @@ void run_view_start(struct run_view *v, const struct train_start *s)
 }
 
 /* Writes the estimated remaining time, once two steps were shown. */
-static void tell_rest(struct run_view *v, const struct train_metrics *m, char *text, size_t nbytes)
+static void format_eta(struct run_view *v, const struct train_metrics *m, char *text, size_t nbytes)
 {
     char clock[TEXT_NBYTES];
     text[0] = '\0';
@@ -154,20 +174,33 @@ static void join_fields(struct field *fields, size_t n, unsigned columns, char *
             end = stpcpy(stpcpy(end, end > line ? " " : ""), fields[i].text);
 }
 
+static void keep_loss(struct run_view *v, double loss)
+{
+    enum { ROOM = sizeof v->losses / sizeof v->losses[0] };
+    if (v->nlosses == ROOM)
+        memmove(v->losses, v->losses + 1, (ROOM - 1) * sizeof *v->losses);
+    v->nlosses -= v->nlosses == ROOM;
+    v->losses[v->nlosses++] = loss;
+}
+
 static void draw_step(struct run_view *v, const struct train_metrics *m, const char *rest)
 {
-    enum { NFIELDS = 8 };
-    char line[NFIELDS * FIELD_NBYTES], memory[TEXT_NBYTES];
-    struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 },
-                                { .order = 3 }, { .order = 6 }, { .order = 2 }, { .order = 7 } };
+    enum { NFIELDS = 10 };
+    char line[NFIELDS * FIELD_NBYTES], memory[TEXT_NBYTES], trend[TREND_NBYTES];
+    struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 }, { .order = 6 },
+                                { .order = 3 }, { .order = 7 }, { .order = 2 }, { .order = 8 }, { .order = 9 } };
     snprintf(f[0].text, sizeof f[0].text, "%" PRIu64 "/%" PRIu64, m->step, v->nsteps);
     snprintf(f[1].text, sizeof f[1].text, "loss %.3f", m->loss);
-    snprintf(f[2].text, sizeof f[2].text, "norm %.3g", m->grad_norm);
-    snprintf(f[3].text, sizeof f[3].text, "lr %.2g", m->lr);
-    snprintf(f[4].text, sizeof f[4].text, "%.0f tok/s", m->tokens_per_second);
-    snprintf(f[5].text, sizeof f[5].text, "%.3g s/it", m->step_seconds);
-    snprintf(f[6].text, sizeof f[6].text, "%s", rest);
-    snprintf(f[7].text, sizeof f[7].text, "%s", text_bytes(m->pss_nbytes, memory));
+    if (*trend_format(v->losses, v->nlosses, trend))
+        snprintf(f[2].text, sizeof f[2].text, "(%s)", trend);
+    snprintf(f[3].text, sizeof f[3].text, "norm %.3g", m->grad_norm);
+    snprintf(f[4].text, sizeof f[4].text, "lr %.2g", m->lr);
+    snprintf(f[5].text, sizeof f[5].text, "%.0f tok/s", m->tokens_per_second);
+    snprintf(f[6].text, sizeof f[6].text, "%.3g s/it", m->step_seconds);
+    snprintf(f[7].text, sizeof f[7].text, "%s", rest);
+    snprintf(f[8].text, sizeof f[8].text, "%s", text_bytes(m->pss_nbytes, memory));
+    if (m->nranks > 1) /* the share of the step that waited for communication */
+        snprintf(f[9].text, sizeof f[9].text, "comm %.0f %%", 100 * m->comm_seconds / m->step_seconds);
     join_fields(f, NFIELDS, report_columns(), line);
     report_draw(&v->report, line);
 }
@@ -197,7 +230,8 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
     char rest[TEXT_NBYTES], seconds[TEXT_NBYTES];
     if (v->report.quiet)
         return;
-    tell_rest(v, m, rest, sizeof rest);
+    format_eta(v, m, rest, sizeof rest);
+    keep_loss(v, m->loss);
     if (keeps_line(v, m))
         print_step(v, m, rest);
     if (v->report.terminal && m->step < v->nsteps)
@@ -205,8 +239,8 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
     if (!m->evaluated)
         return;
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss,
-            m->eval_nsupervised, text_seconds(m->eval_seconds, seconds));
+    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " token%s, in %s\n", m->step, m->eval_loss,
+            m->eval_nsupervised, fsdpck_plural(m->eval_nsupervised), text_seconds(m->eval_seconds, seconds));
 }
 
 /* ---- before the first step */

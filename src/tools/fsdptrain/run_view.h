@@ -7,6 +7,7 @@
 #include <train/train.h>
 
 #include "common/report.h"
+#include "trend.h"
 
 /* In memory shared by this process and the ranks that it forks: rank 0 draws the steps, and any other process that
  * prints must know what is on the terminal. */
@@ -15,7 +16,9 @@ struct run_view {
     uint64_t nsteps;
     uint64_t first_step; /* first step shown, at first_ns; 0: none */
     int64_t first_ns;
-    int64_t kept_ns; /* when the last permanent line was printed, of a step or a phase */
+    int64_t kept_ns;                 /* when the last permanent line was printed, of a step or a phase */
+    double losses[2 * TREND_WINDOW]; /* (nlosses) of the last steps that were shown */
+    size_t nlosses;
     enum train_phase phase;
     int64_t phase_ns; /* when the phase began; 0: none yet */
 };

@@ -111,8 +111,8 @@ int sample_out_end(struct sample_out *o, const struct sampled *done, double prom
     putchar('\n');
     fflush(stdout);
     if (!o->quiet && done->count > 1)
-        fprintf(stderr, "fsdptrain: %zu tokens of prompt in %.2f s, then %zu tokens%s, %.1f a second\n", o->nprompt,
-                prompt_seconds, done->count, done->stopped ? " with the stop token" : "",
+        fprintf(stderr, "fsdptrain: %zu token%s of prompt in %.2f s, then %zu tokens%s, %.1f a second\n", o->nprompt,
+                fsdpck_plural(o->nprompt), prompt_seconds, done->count, done->stopped ? " with the stop token" : "",
                 (double)(done->count - 1) / seconds);
     return 0;
 }

@@ -2,6 +2,7 @@
 /* Functions that all implementations of struct comm share. */
 #include "comm/comm.h"
 
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -17,6 +18,14 @@ uint64_t comm_now_ns(void)
 uint64_t comm_wait_ns(const struct comm *c)
 {
     return c->wait_ns + (c->timer ? stream_timer_ns(c->timer, 0) : 0);
+}
+
+uint64_t comm_from_hosts_nbytes(const struct comm *c)
+{
+    uint64_t sum = 0;
+    for (int lane = 0; lane < COMM_NLANES; lane++)
+        sum += c->lanes[lane] ? __atomic_load_n(&c->lanes[lane]->from_hosts_nbytes, __ATOMIC_RELAXED) : 0;
+    return sum;
 }
 
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err)
@@ -63,9 +72,13 @@ int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, s
     fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL,
                      "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank,
                      ours, job_status_patience(c->job_status), operation, late, c->nranks, theirs);
+    why.sys_errno = ETIMEDOUT;
+    job_status_set_late(c->job_status, late);
     job_status_fail(c->job_status,
                     &why); /* at once, so that the rank's other threads need not wait until they time out */
-    return fsdpck_error_set(err, why.code, NULL, "%s", why.message);
+    if (err && !err->code)
+        *err = why;
+    return why.code;
 }
 
 size_t comm_element_nbytes(const struct comm *c)
@@ -114,6 +127,28 @@ void comm_fold(const struct comm *c, float *into, const void *from, int64_t nele
         fsdpck_dtype_cast(c->reduce, (const char *)from + (size_t)at * comm_element_nbytes(c), FSDPCK_FLOAT32, block,
                           (uint64_t)n);
         fold_floats(into + at, block, n, assign);
+    }
+}
+
+uint32_t comm_within(const struct comm *c, enum comm_placement placement, const struct comm_piece *pieces)
+{
+    return placement == COMM_KEPT ? c->kept_within : pieces[0].within;
+}
+
+size_t comm_piece_chunk(const struct comm_piece *p, uint32_t c, size_t *begin)
+{
+    *begin = p->chunk * c < p->nbytes ? p->chunk * c : p->nbytes;
+    return p->nbytes - *begin < p->chunk ? p->nbytes - *begin : p->chunk;
+}
+
+void comm_keep(struct comm *c, const struct comm_piece *pieces, size_t npieces, const char *gathered)
+{
+    const uint32_t within = c->kept_within;
+    for (size_t i = 0; i < npieces; i++) {
+        for (uint32_t chunk = c->rank % within; chunk < c->nranks; chunk += within) {
+            size_t begin, nbytes = comm_piece_chunk(&pieces[i], chunk, &begin);
+            memcpy(c->kept + pieces[i].at + begin, gathered + pieces[i].into + begin, nbytes);
+        }
     }
 }
 

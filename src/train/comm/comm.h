@@ -7,11 +7,17 @@
 
 #include <fsdpck/dtype.h>
 #include <fsdpck/error.h>
+#include <train/ranks.h>
 
 #include "comm/job_status.h"
 
 struct comm;
 struct kern_stream;
+
+/* Names of operations in messages about a rank that is lost or late. */
+#define COMM_GATHER_OPERATION   "gather of parameters"
+#define COMM_EXCHANGE_OPERATION "exchange of gradients"
+#define COMM_UPDATE_OPERATION   "update of parameters"
 
 /* The lanes of communication. A lane has one thread in each rank; these threads communicate only with each other, and
  * lanes never wait for each other. */
@@ -21,15 +27,39 @@ enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 struct comm_slice {
     int64_t at; /* elements: its offset in the contribution of each rank */
     int64_t nelem, chunk;
-    float *into; /* (up to chunk) output of the calling rank */
+    float *into;              /* (up to chunk) output of the calling rank */
+    enum fsdpck_dtype reduce; /* to which the gradients are rounded: all slices of an exchange have the same;
+                                 reducer_exchange() sees to it */
 };
 
-/* A sharded parameter: rank r owns bytes [r·chunk, min((r+1)·chunk, nbytes)) of it. */
+/* How copies of the parameters are placed. `within` consecutive ranks, a group, hold each chunk of a parameter once:
+ * rank r holds the chunks c with c mod within = r mod within. So groups of the same number of ranks hold the same
+ * chunks. */
+enum comm_placement {
+    COMM_AT_REST, /* what ranks hold all the time: comm_piece.within */
+    COMM_KEPT,    /* what ranks keep of gathered parameters, from the forward pass to the backward pass:
+                     comm.kept_within */
+    COMM_NPLACEMENTS
+};
+
+/* A range of memory that is sent to another rank, or received from it. */
+struct comm_part {
+    uint32_t peer;
+    bool sends;
+    size_t at, nbytes; /* in the memory of the calling rank */
+};
+
+/* A sharded parameter: rank r owns its chunk r, bytes [r·chunk, min((r+1)·chunk, nbytes)). */
 struct comm_piece {
-    size_t at;   /* bytes: its offset in `values` */
-    size_t into; /* bytes: its offset in the output buffer */
+    uint32_t number; /* of all parameters */
+    uint32_t within; /* at rest. The same for all pieces of an operation */
+    size_t at;       /* bytes: its offset in memory that has room for all parameters */
+    size_t into;     /* bytes: its offset in the output buffer */
     size_t nbytes, chunk;
-    size_t own; /* bytes: offset of this rank's shard in device memory, if it is there */
+    size_t own, stride; /* bytes: its offset in device memory for one chunk of each parameter; its room there. Memory
+                           for n chunks of each has them at n·own, n·own + stride, … */
+    size_t rest_at;     /* bytes: its offset in the memory of a linked device: the chunks that the rank holds, stride
+                           apart; all chunks side by side if `within` is 1 */
 };
 
 struct comm_ops {
@@ -41,18 +71,31 @@ struct comm_ops {
      * contributions by rank, in fp32. `first`: assigns the first contribution; otherwise adds it to into. */
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first,
                     struct fsdpck_error *err);
-    /* All-gather: writes every piece in full to the caller's buffer. Until it returns, no rank may change its rows of
-     * the pieces. */
-    int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
-    /* Announces that the shards of this rank in these pieces have changed. Every rank calls it before the barrier
-     * after which they are gathered. NULL: gathers read them in place. */
+    /* All-gather in a group: writes every piece in full to the caller's buffer. Until it returns, no rank may change
+     * its chunks of the pieces. */
+    int (*gather)(struct comm *, enum comm_placement from, const struct comm_piece *pieces, size_t npieces, char *into,
+                  struct fsdpck_error *err);
+    /* Copies this rank's chunks of gathered pieces to COMM_KEPT, for later gathers from there. */
+    void (*keep)(struct comm *, const struct comm_piece *pieces, size_t npieces, const char *gathered);
+    /* The chunks that this rank owns have changed: brings them to all ranks that hold them at rest. Every rank calls it
+     * before the barrier after which they are gathered. */
     int (*publish)(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
+    /* Called after that barrier: takes over the chunks of other owners. NULL: publish has brought them. */
+    int (*settle)(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
+    /* Collective. *out: memory of nbytes that the ranks of a host share; all gathers from now on must go into
+     * it, and are done by all of them together. NULL: this rank is alone on its host, and gathers into memory of its
+     * own. At most one call. It is released with the communicator. An op of NULL: no rank shares memory. */
+    int (*share_buffer)(struct comm *, size_t nbytes, char **out, struct fsdpck_error *err);
     /* values[i] = the sum over ranks of values[i]. n ≤ COMM_MAX_SUM. */
     int (*sum_u64)(struct comm *, uint64_t *values, size_t n, struct fsdpck_error *err);
+    /* Sends and receives parts of host memory, all to one peer in one message: a sender and its receiver list the same
+     * sizes in the same order. Returns when all have arrived. NULL: all ranks are on one host. */
+    int (*transfer)(struct comm *, void *memory, const struct comm_part *parts, size_t nparts, const char *operation,
+                    struct fsdpck_error *err);
     void (*free)(struct comm *);
 };
 
-enum { COMM_MAX_SUM = 256 };
+enum { COMM_MAX_SUM = TRAIN_MAX_RANKS };
 
 struct comm {
     const struct comm_ops *ops;
@@ -65,13 +108,16 @@ struct comm {
     /* Operations only enqueue work on the stream. One thread of a rank calls all of them, so that all ranks enqueue
      * them in the order of the program. */
     bool launches;
-    unsigned char
-        *values; /* the parameters (layout.value_at): at least the rows of this rank; those of all ranks if `views` */
-    float *contribution;             /* the gradients of this rank (layout.grad_at) */
-    uint64_t wait_ns;                /* time that the host spent in operations of this lane */
+    uint32_t kept_within;  /* number of ranks of a group of COMM_KEPT; 0 if nothing is kept */
+    unsigned char *values; /* COMM_AT_REST, with room for all parameters (layout.value_at): at least the chunks that
+                              the ranks of this host hold; those of all ranks if `views` */
+    unsigned char *kept;   /* the same for COMM_KEPT; NULL: not in host memory */
+    float *contribution;   /* the gradients of this rank (layout.grad_at) */
+    uint64_t wait_ns;      /* time that the host spent in operations of this lane */
+    uint64_t from_hosts_nbytes;      /* see comm_from_hosts_nbytes(); atomic */
     struct stream_timer *timer;      /* linked devices only: time of operations on their stream; else NULL */
-    enum fsdpck_dtype reduce;        /* exchange dtype of gradients: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
-    bool views;                      /* `values` holds the rows of all ranks; no gather is necessary */
+    enum fsdpck_dtype reduce;        /* of the next exchange: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
+    bool views;                      /* `values` holds all chunks; no gather is necessary */
     struct comm *lanes[COMM_NLANES]; /* in COMM_MAIN only: itself and the other lanes; freeing it frees them */
 };
 
@@ -89,6 +135,8 @@ static inline void comm_heartbeat(struct comm *c)
 uint64_t comm_now_ns(void);
 /* Time that operations of this lane took, on the host or on a stream. Waits for operations on the stream. */
 uint64_t comm_wait_ns(const struct comm *c);
+/* c: COMM_MAIN. Bytes that this rank has received from ranks of other hosts, in all lanes. */
+uint64_t comm_from_hosts_nbytes(const struct comm *c);
 /* The error for "another rank failed and reports why". */
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
 /* Collective. Each rank passes its error in *first (code 0: none). On every rank *first becomes the error of the first
@@ -103,6 +151,12 @@ size_t comm_slice_at(const struct comm *c, const struct comm_slice *s, int64_t b
 size_t comm_element_nbytes(const struct comm *c);
 /* into = from (assign), or into += from. from: (nelem) of comm.reduce. */
 void comm_fold(const struct comm *c, float *into, const void *from, int64_t nelem, bool assign);
+/* `within` of a placement of pieces. */
+uint32_t comm_within(const struct comm *c, enum comm_placement placement, const struct comm_piece *pieces);
+/* The bytes of chunk c of a piece: [*begin, *begin + result). */
+size_t comm_piece_chunk(const struct comm_piece *p, uint32_t c, size_t *begin);
+/* The `keep` of communicators with `kept` in host memory. */
+void comm_keep(struct comm *c, const struct comm_piece *pieces, size_t npieces, const char *gathered);
 /* The elements of a slice that rank r owns: [*begin, *begin + result). None if the result is not positive. */
 int64_t comm_slice_part(const struct comm_slice *s, uint32_t r, int64_t *begin);
 

@@ -7,32 +7,14 @@
 #include "comm/comm_linked.h"
 
 #include <kernels/ops.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "comm/comm_linked_impl.h"
 #include "comm/stream_timer.h"
 
 enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
-
-struct linked {
-    struct comm base;
-    struct comm *host; /* the same lane of the host communicator */
-    struct comm_on_device on;
-    const struct kern_links *links;
-    struct kern_link *link;          /* shared by all lanes; COMM_MAIN owns it and the fields below */
-    struct kern_stream *stream;      /* carries all transfers between ranks */
-    struct kern_event *made, *moved; /* recorded before and after COMM_MAIN's exchange */
-    struct kern_stream *folds; /* for rounding before and folding after an exchange: COMM_MAIN: the compute stream,
-                                  other lanes: `stream` */
-    char *received;            /* (nranks, own_nelem) by sending rank, laid out like `own`; dtype comm.reduce */
-    char *rounded;    /* (grad_nelem) laid out like the contribution; dtype comm.reduce; NULL: comm.reduce is fp32 */
-    pthread_t thread; /* COMM_MAIN: the thread that watches the link */
-    bool watching;
-    _Atomic bool ending;
-};
 
 enum { NLANES = 3 };
 static const enum comm_lane lanes_of_device[NLANES] = { COMM_MAIN, COMM_GATHER, COMM_REDUCE };
@@ -55,8 +37,7 @@ static int linked_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
     return rc;
 }
 
-/* Reports failures known so far. The enqueued work may not have run yet. */
-static int look(const struct linked *c, const char *operation, struct fsdpck_error *err)
+int comm_linked_look(const struct linked *c, const char *operation, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES];
     comm_heartbeat((struct comm *)&c->base);
@@ -69,36 +50,25 @@ static int look(const struct linked *c, const char *operation, struct fsdpck_err
                             message);
 }
 
-static int linked_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
-                         struct fsdpck_error *err)
+void comm_linked_follow(const struct linked *c, struct kern_event *event, struct kern_stream *before,
+                        struct kern_stream *after)
 {
-    struct linked *c = (struct linked *)base;
-    stream_timer_begin(base->timer, 0, c->stream);
-    if (c->link)
-        c->links->begin(c->link);
-    for (size_t i = 0; i < npieces; i++) {
-        if (c->link)
-            c->links->all_gather(c->link, c->stream, into + pieces[i].into, c->on.values + pieces[i].own,
-                                 pieces[i].chunk);
-        else
-            c->on.device->memory->copy(c->stream, into + pieces[i].into, c->on.values + pieces[i].own, pieces[i].chunk);
-    }
-    if (c->link)
-        c->links->end(c->link, c->stream);
-    stream_timer_end(base->timer, c->stream);
-    return look(c, "gather of parameters", err);
+    if (before == after)
+        return;
+    c->on.device->event_record(event, before);
+    c->on.device->event_wait(event, after);
 }
 
 static enum kern_dtype dtype_of(const struct linked *c)
 {
-    return c->rounded ? KERN_BF16 : KERN_F32;
+    return c->base.reduce == FSDPCK_FLOAT32 ? KERN_F32 : KERN_BF16;
 }
 
 /* Address of element `at` of this rank's contribution, in the dtype that is sent. */
 static const char *sent_at(const struct linked *c, int64_t at)
 {
-    return c->rounded ? c->rounded + (size_t)at * comm_element_nbytes(&c->base)
-                      : (const char *)(c->on.contribution + at);
+    return c->base.reduce == FSDPCK_FLOAT32 ? (const char *)(c->on.contribution + at)
+                                            : c->rounded + (size_t)at * comm_element_nbytes(&c->base);
 }
 
 /* Handles the elements as a matrix of wide rows, then the remainder as one row. */
@@ -138,14 +108,14 @@ static void round_own(struct linked *c, const struct comm_slice *slices, size_t 
         first = slices[i].at < first ? slices[i].at : first;
         end = slices[i].at + slices[i].nelem > end ? slices[i].at + slices[i].nelem : end;
     }
-    if (c->rounded)
+    if (c->base.reduce != FSDPCK_FLOAT32)
         each_part(c, c->on.contribution + first, sent_at(c, first), end - first, put_rounded);
 }
 
 /* into = from, or into += from, in the order of the calls. */
 static void fold(struct linked *c, float *into, const void *from, int64_t nelem, bool assign)
 {
-    if (assign && !c->rounded)
+    if (assign && c->base.reduce == FSDPCK_FLOAT32)
         c->on.device->memory->copy(c->folds, into, from, (size_t)nelem * sizeof *into);
     else
         each_part(c, into, from, nelem, assign ? put_wide : put_sum);
@@ -176,7 +146,7 @@ static char *received_at(const struct linked *c, int64_t own_at, uint32_t q)
     return c->received + (size_t)((int64_t)q * c->on.own_nelem + own_at) * comm_element_nbytes(&c->base);
 }
 
-static void swap_slices(struct linked *c, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions)
+static void exchange_slices(struct linked *c, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions)
 {
     const size_t width = comm_element_nbytes(&c->base);
     c->links->begin(c->link);
@@ -197,8 +167,8 @@ static void swap_slices(struct linked *c, const struct comm_slice *slices, size_
     c->links->end(c->link, c->stream);
 }
 
-/* Folds everything from the first slice's rows to the end of the last one's: the gaps in `received` are zero and remain
- * so. */
+/* Folds everything from the first slice's rows to the end of the last one's. The gaps between them may hold what
+ * another exchange has received in another type; they are rows of no parameter, and nobody reads them in `into`. */
 static void fold_received(struct linked *c, const struct comm_slice *slices, size_t nslices, uint32_t q, bool assign)
 {
     int64_t begin, first = -1, end = 0;
@@ -211,16 +181,6 @@ static void fold_received(struct linked *c, const struct comm_slice *slices, siz
         fold(c, slices[0].into + (first - (slices[0].into - c->on.own)), received_at(c, first, q), end - first, assign);
 }
 
-/* Makes work enqueued on one stream from now on wait for the work already on the other. */
-static void follow(const struct linked *c, struct kern_event *event, struct kern_stream *before,
-                   struct kern_stream *after)
-{
-    if (before == after)
-        return;
-    c->on.device->event_record(event, before);
-    c->on.device->event_wait(event, after);
-}
-
 static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
                            bool first, struct fsdpck_error *err)
 {
@@ -229,9 +189,9 @@ static int linked_exchange(struct comm *base, const struct comm_slice *slices, s
     if (base->rank < ncontributions)
         round_own(c, slices, nslices);
     if (c->link) {
-        follow(c, c->made, c->folds, c->stream);
-        swap_slices(c, slices, nslices, ncontributions);
-        follow(c, c->moved, c->stream, c->folds);
+        comm_linked_follow(c, c->made, c->folds, c->stream);
+        exchange_slices(c, slices, nslices, ncontributions);
+        comm_linked_follow(c, c->moved, c->stream, c->folds);
     }
     for (uint32_t q = 0; q < ncontributions; q++) {
         if (q == base->rank)
@@ -240,7 +200,7 @@ static int linked_exchange(struct comm *base, const struct comm_slice *slices, s
             fold_received(c, slices, nslices, q, first && q == 0);
     }
     stream_timer_end(base->timer, c->folds);
-    return look(c, "exchange of gradients", err);
+    return comm_linked_look(c, COMM_EXCHANGE_OPERATION, err);
 }
 
 static bool is_over(void *ctx)
@@ -295,8 +255,14 @@ static void linked_free(struct comm *base)
         free_lane(base->lanes[lanes_of_device[i]]);
 }
 
-static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exchange, linked_gather,
-                                            NULL,     linked_sum,     linked_free };
+static const struct comm_ops linked_ops = { .name = "linked",
+                                            .barrier = linked_barrier,
+                                            .exchange = linked_exchange,
+                                            .gather = comm_linked_gather,
+                                            .keep = comm_linked_keep,
+                                            .publish = comm_linked_publish,
+                                            .sum_u64 = linked_sum,
+                                            .free = linked_free };
 
 static int link_failed(const struct linked *c, const char *message, struct fsdpck_error *err)
 {
@@ -361,19 +327,19 @@ static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_erro
     return stream_timer_new(c->on.device, c->on.index, 1, STREAM_TIMER_INTERVALS, &c->base.timer, err);
 }
 
-static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, enum fsdpck_dtype reduce)
+static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, size_t element_nbytes)
 {
-    return nranks > 1 ? nranks * (uint64_t)own_nelem * fsdpck_dtype_info(reduce)->nbytes : 0;
+    const uint64_t nbytes = nranks > 1 ? nranks * (uint64_t)own_nelem * element_nbytes : 0;
+    return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, enum fsdpck_dtype reduce)
+uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, size_t element_nbytes, bool rounds)
 {
-    const uint64_t rounded = reduce == FSDPCK_FLOAT32 ? 0 : (uint64_t)grad_nelem * fsdpck_dtype_info(reduce)->nbytes;
-    return (received_nbytes(nranks, own_nelem, reduce) + ALIGNED - 1) / ALIGNED * ALIGNED + rounded;
+    return received_nbytes(nranks, own_nelem, element_nbytes) + (rounds ? (uint64_t)grad_nelem * sizeof(uint16_t) : 0);
 }
 
 static struct linked *new_main(struct comm *host, const struct comm_on_device *on, const struct kern_links *links,
-                               char *memory, bool views)
+                               char *memory)
 {
     struct linked *c = calloc(1, sizeof *c);
     if (!c)
@@ -383,27 +349,26 @@ static struct linked *new_main(struct comm *host, const struct comm_on_device *o
     c->links = links;
     c->folds = on->compute;
     c->received = memory;
-    if (host->reduce != FSDPCK_FLOAT32)
-        c->rounded =
-            memory + (received_nbytes(host->nranks, on->own_nelem, host->reduce) + ALIGNED - 1) / ALIGNED * ALIGNED;
+    c->rounded = on->rounds ? memory + received_nbytes(host->nranks, on->own_nelem, on->element_nbytes) : NULL;
     c->base = (struct comm){ .ops = &linked_ops,
                              .job_status = host->job_status,
                              .lane = COMM_MAIN,
                              .rank = host->rank,
                              .nranks = host->nranks,
+                             .kept_within = on->kept_within,
                              .values = on->values,
                              .contribution = on->contribution,
                              .reduce = host->reduce,
-                             .views = views };
+                             .views = on->views };
     c->base.lanes[COMM_MAIN] = &c->base;
     c->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
     return c;
 }
 
 int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory,
-                    bool views, struct comm **out, struct fsdpck_error *err)
+                    struct comm **out, struct fsdpck_error *err)
 {
-    struct linked *main = new_main(host, on, links, memory, views);
+    struct linked *main = new_main(host, on, links, memory);
     *out = NULL;
     if (!main)
         return fsdpck_error_nomem(err, sizeof *main);

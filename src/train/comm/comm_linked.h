@@ -9,11 +9,11 @@
 #include "comm/comm_staged.h"
 
 /* Bytes of device memory that comm_linked_new() needs: one buffer per rank for the contributions to this rank's rows,
- * and this rank's rounded contribution if comm.reduce is not fp32. */
-uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, enum fsdpck_dtype reduce);
+ * and this rank's rounded contribution if some gradients are rounded. */
+uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, size_t element_nbytes, bool rounds);
 /* As comm_staged_new(), but COMM_REDUCE only enqueues work, as COMM_GATHER does. links: NULL for a single rank. memory:
- * comm_linked_nbytes() bytes, zeroed, borrowed. views: no gather is necessary. */
+ * comm_linked_nbytes() bytes, zeroed, borrowed. */
 int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory,
-                    bool views, struct comm **out, struct fsdpck_error *err);
+                    struct comm **out, struct fsdpck_error *err);
 
 #endif

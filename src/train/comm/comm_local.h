@@ -4,6 +4,8 @@
 #ifndef TRAIN_COMM_LOCAL_H
 #define TRAIN_COMM_LOCAL_H
 
+#include <fsdpck/io.h>
+
 #include "comm/comm.h"
 
 struct comm_world; /* shared by all processes or threads */
@@ -13,6 +15,15 @@ struct comm_sizes {
     int64_t grad_nelem;
     enum fsdpck_dtype reduce; /* dtype for the exchange of gradients */
     bool copies;              /* gather by copying, even though memory is shared */
+    bool apart;               /* with `copies`: ranks share no memory, even on one host */
+    bool whole;               /* with `copies`: every host (with `apart`: every rank) holds all parameters */
+    /* Used only with `copies`: */
+    uint32_t ranks_of_copy; /* consecutive ranks of a host that share a copy: divides comm_piece.within of all pieces */
+    uint32_t most_within;   /* the largest comm_piece.within */
+    uint32_t kept_within;   /* as in struct comm */
+    const char *folder;     /* with `copies`, local ranks: the parameters are in a file there; NULL: in memory */
+    uint32_t npieces;       /* their number */
+    const struct fsdpck_io *io; /* for that file; NULL for the system's */
 };
 
 /* Memory is allocated on first touch. job_status: shared by all ranks; borrowed. */

@@ -46,46 +46,62 @@ static int staged_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
     return rc;
 }
 
-/* This rank's part of a piece: [*begin, *begin + result). */
-static size_t own_part(const struct comm *c, const struct comm_piece *p, size_t *begin)
-{
-    *begin = p->chunk * c->rank < p->nbytes ? p->chunk * c->rank : p->nbytes;
-    return p->nbytes - *begin < p->chunk ? p->nbytes - *begin : p->chunk;
-}
-
 static int staged_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err)
 {
     struct staged *c = (struct staged *)base;
     for (size_t i = 0; i < npieces; i++) {
-        size_t begin, nbytes = own_part(base, &pieces[i], &begin);
-        c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + pieces[i].own,
-                                   nbytes);
+        size_t begin, nbytes = comm_piece_chunk(&pieces[i], base->rank, &begin);
+        const size_t own = base->views ? pieces[i].at + begin : pieces[i].own;
+        c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + own, nbytes);
     }
-    return sync(c, "publishing of parameters", err);
+    int rc = sync(c, "publishing of parameters", err);
+    return rc ? rc : c->host->ops->publish(c->host, pieces, npieces, err);
 }
 
-static int staged_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
-                         struct fsdpck_error *err)
+/* A device that holds all parameters takes over those of the other owners; the others gather them when they are used.
+ */
+static int staged_settle(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err)
 {
-    static const char operation[] = "gather of parameters";
+    struct staged *c = (struct staged *)base;
+    for (size_t i = 0; i < npieces && base->views; i++) {
+        size_t begin, nbytes = comm_piece_chunk(&pieces[i], base->rank, &begin);
+        const size_t end = begin + nbytes, at = pieces[i].at;
+        c->on.device->memory->copy(c->copies, c->on.values + at, c->host->values + at, begin);
+        c->on.device->memory->copy(c->copies, c->on.values + at + end, c->host->values + at + end,
+                                   pieces[i].nbytes - end);
+    }
+    return sync(c, COMM_UPDATE_OPERATION, err);
+}
+
+static int staged_gather(struct comm *base, enum comm_placement from, const struct comm_piece *pieces, size_t npieces,
+                         char *into, struct fsdpck_error *err)
+{
     struct staged *c = (struct staged *)base;
     uint64_t started = comm_now_ns();
     const bool views = c->host->views;
     char *group = c->group.data;
-    int rc = views ? 0 : c->host->ops->gather(c->host, pieces, npieces, group, err);
+    int rc = views ? 0 : c->host->ops->gather(c->host, from, pieces, npieces, group, err);
     for (size_t i = 0; i < npieces && !rc; i++) {
         const void *from = views ? (const void *)(c->host->values + pieces[i].at) : group + pieces[i].into;
         c->on.device->memory->copy(c->copies, into + pieces[i].into, from, pieces[i].nbytes);
     }
     if (!rc)
-        rc = sync(c, operation, err);
+        rc = sync(c, COMM_GATHER_OPERATION, err);
     comm_heartbeat(base);
     base->wait_ns += comm_now_ns() - started;
-    return !rc && job_status_failed(base->job_status) ? comm_other_failed(base, operation, err) : rc;
+    return !rc && job_status_failed(base->job_status) ? comm_other_failed(base, COMM_GATHER_OPERATION, err) : rc;
+}
+
+/* The group is still in the buffer that it passed through. */
+static void staged_keep(struct comm *base, const struct comm_piece *pieces, size_t npieces, const char *gathered)
+{
+    struct staged *c = (struct staged *)base;
+    (void)gathered;
+    c->host->ops->keep(c->host, pieces, npieces, c->group.data);
 }
 
 /* Redirects the caller's slices into `sums`. */
-static int mirror(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
+static int redirect_slices(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     float *sums = c->sums.data;
     if (!grow((void **)&c->slices, &c->nslices, nslices, sizeof *c->slices))
@@ -99,15 +115,15 @@ static int mirror(struct staged *c, const struct comm_slice *slices, size_t nsli
 
 /* Copies this rank's contribution to the host. Also waits for earlier copies of sums to the device: the exchange will
  * change the sums. */
-static int bring_down(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
+static int copy_to_host(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < nslices; i++)
         c->on.device->memory->copy(c->copies, c->host->contribution + slices[i].at, c->on.contribution + slices[i].at,
                                    (size_t)slices[i].nelem * sizeof(float));
-    return sync(c, "exchange of gradients", err);
+    return sync(c, COMM_EXCHANGE_OPERATION, err);
 }
 
-static void bring_up(struct staged *c, const struct comm_slice *slices, size_t nslices)
+static void copy_to_device(struct staged *c, const struct comm_slice *slices, size_t nslices)
 {
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], c->base.rank, &begin);
@@ -121,13 +137,14 @@ static int staged_exchange(struct comm *base, const struct comm_slice *slices, s
 {
     struct staged *c = (struct staged *)base;
     uint64_t started = comm_now_ns();
-    int rc = mirror(c, slices, nslices, err);
+    int rc = redirect_slices(c, slices, nslices, err);
     if (!rc)
-        rc = bring_down(c, slices, base->rank < ncontributions ? nslices : 0, err);
+        rc = copy_to_host(c, slices, base->rank < ncontributions ? nslices : 0, err);
+    c->host->reduce = base->reduce;
     if (!rc)
         rc = c->host->ops->exchange(c->host, c->slices, nslices, ncontributions, first, err);
     if (!rc)
-        bring_up(c, slices, nslices);
+        copy_to_device(c, slices, nslices);
     base->wait_ns += comm_now_ns() - started;
     return rc;
 }
@@ -150,8 +167,15 @@ static void staged_free(struct comm *base)
     free_lane((struct staged *)base);
 }
 
-static const struct comm_ops staged_ops = { "staged",       staged_barrier, staged_exchange, staged_gather,
-                                            staged_publish, staged_sum,     staged_free };
+static const struct comm_ops staged_ops = { .name = "staged",
+                                            .barrier = staged_barrier,
+                                            .exchange = staged_exchange,
+                                            .gather = staged_gather,
+                                            .keep = staged_keep,
+                                            .publish = staged_publish,
+                                            .settle = staged_settle,
+                                            .sum_u64 = staged_sum,
+                                            .free = staged_free };
 
 static int start_lane(struct staged *c, char *message)
 {
@@ -180,8 +204,10 @@ static int new_lane(struct comm *host, const struct comm_on_device *on, struct s
                              .lane = host->lane,
                              .rank = host->rank,
                              .nranks = host->nranks,
+                             .kept_within = host->kept_within,
                              .values = on->values,
-                             .contribution = on->contribution };
+                             .contribution = on->contribution,
+                             .views = on->views };
     if (start_lane(c, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's memory for what passes through the host: %s",
                                 host->rank, message);

@@ -13,12 +13,19 @@ struct comm_on_device {
     const struct kern_device *device;
     int index;
     struct kern_stream *compute; /* kernels on this stream make gradients and use the reduced ones */
-    unsigned char *values;       /* this rank's parts of all pieces, at comm_piece.own */
-    float *contribution;         /* (grad_nelem) */
+    bool views;                  /* as in struct comm */
+    uint32_t kept_within;        /* the same; linked devices only */
+    unsigned char *values; /* the chunks that this rank holds at rest; staged: only those that it owns. If it holds all,
+                              the whole parameters, at comm_piece.at */
+    unsigned char *kept;   /* linked: the chunks that it keeps, of pieces with an `own` of at least kept_from */
+    size_t kept_from;
+    float *contribution; /* (grad_nelem) */
     int64_t grad_nelem;
     const float *own; /* (own_nelem) holds the `into` of every slice */
     int64_t own_nelem;
     size_t largest_group_nbytes; /* of the largest gather */
+    size_t element_nbytes;       /* of a gradient that is exchanged, at most */
+    bool rounds;                 /* some gradients are rounded */
 };
 
 /* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free does not free host. */

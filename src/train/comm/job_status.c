@@ -2,6 +2,7 @@
 /* Shared memory with atomics and no locks: a process may die at any point without blocking the others. */
 #include "comm/job_status.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -14,21 +15,26 @@ struct rank_slot {
     _Atomic uint64_t beats;
 };
 
+struct host {
+    char name[65]; /* empty: not known */
+};
+
 struct job_status {
     uint32_t first, nlocal, nranks;
     double patience_seconds;
-    size_t nbytes; /* of this mapping */
-    _Atomic uint32_t failed, lost, muted, stop, error_state;
+    size_t nbytes;                                                 /* of this mapping */
+    _Atomic uint32_t failed, lost, muted, stop, error_state, late; /* late: a rank + 1; 0: none */
     _Atomic uint64_t saves, saves_of_ranks;
     struct fsdpck_error error;
-    uint64_t notes[JOB_STATUS_NOTES];
+    uint64_t results[JOB_STATUS_NRESULTS];
+    struct host *hosts; /* (nranks) in this mapping */
     struct rank_slot slots[];
 };
 
 int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,
                    struct fsdpck_error *err)
 {
-    size_t nbytes = sizeof(struct job_status) + nlocal * sizeof(struct rank_slot);
+    size_t nbytes = sizeof(struct job_status) + nlocal * sizeof(struct rank_slot) + nranks * sizeof(struct host);
     struct job_status *b = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *out = NULL;
     if (b == MAP_FAILED)
@@ -38,6 +44,7 @@ int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double pati
     b->nranks = nranks;
     b->patience_seconds = patience_seconds;
     b->nbytes = nbytes;
+    b->hosts = (struct host *)&b->slots[nlocal];
     *out = b;
     return 0;
 }
@@ -80,6 +87,16 @@ void job_status_at(struct job_status *b, uint32_t rank, uint64_t step, const cha
     job_status_operation(b, rank, operation);
 }
 
+void job_status_set_host(struct job_status *b, uint32_t rank, const char *name)
+{
+    snprintf(b->hosts[rank].name, sizeof b->hosts[rank].name, "%s", name);
+}
+
+const char *job_status_host(const struct job_status *b, uint32_t rank)
+{
+    return b->hosts[rank].name;
+}
+
 void job_status_describe(const struct job_status *b, uint32_t rank, char *text, size_t nbytes)
 {
     bool ours = rank >= b->first && rank - b->first < b->nlocal;
@@ -88,6 +105,8 @@ void job_status_describe(const struct job_status *b, uint32_t rank, char *text, 
     if (ours)
         snprintf(text, nbytes, "in step %llu, %s", (unsigned long long)atomic_load(&p->step),
                  operation ? operation : "start");
+    else if (b->hosts[rank].name[0])
+        snprintf(text, nbytes, "on host '%s'", b->hosts[rank].name);
     else
         snprintf(text, nbytes, "on another host or of another launch");
 }
@@ -119,15 +138,28 @@ bool job_status_failed(const struct job_status *b)
     return atomic_load(&b->failed) != 0;
 }
 
-void job_status_lost(struct job_status *b, uint32_t rank, const char *how)
+void job_status_lost(struct job_status *b, uint32_t rank, bool stalls, const char *how)
 {
     struct fsdpck_error err = { 0 };
     char where[160];
     job_status_describe(b, rank, where, sizeof where);
     fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how,
                      where);
+    err.sys_errno = stalls ? ETIMEDOUT : 0;
     if (leave_error(b, &err, true))
         atomic_store(&b->lost, 1);
+}
+
+void job_status_set_late(struct job_status *b, uint32_t rank)
+{
+    uint32_t none = 0;
+    if (!atomic_load(&b->failed))
+        atomic_compare_exchange_strong(&b->late, &none, rank + 1);
+}
+
+bool job_status_is_late(const struct job_status *b, uint32_t rank)
+{
+    return atomic_load(&b->late) == rank + 1;
 }
 
 bool job_status_adopt(struct job_status *b, const struct fsdpck_error *err)
@@ -171,22 +203,22 @@ bool job_status_stopping(const struct job_status *b)
     return atomic_load(&b->stop) != 0;
 }
 
-void job_status_ask_saves(struct job_status *b, uint64_t count)
+void job_status_set_requested_saves(struct job_status *b, uint64_t count)
 {
     atomic_store(&b->saves, count);
 }
 
-uint64_t job_status_saves(const struct job_status *b)
+uint64_t job_status_requested_saves(const struct job_status *b)
 {
     return atomic_load(&b->saves) + atomic_load(&b->saves_of_ranks);
 }
 
-void job_status_ask_save(struct job_status *b)
+void job_status_request_save(struct job_status *b)
 {
     atomic_fetch_add(&b->saves_of_ranks, 1);
 }
 
-uint64_t *job_status_notes(struct job_status *b)
+uint64_t *job_status_results(struct job_status *b)
 {
-    return b->notes;
+    return b->results;
 }

@@ -9,7 +9,7 @@
 
 struct job_status;
 
-enum { JOB_STATUS_NOTES = 8 };
+enum { JOB_STATUS_NRESULTS = 9 };
 
 /* The supervisor's ranks, first … first+nlocal-1 of nranks, get a slot each. */
 int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,
@@ -23,15 +23,23 @@ void job_status_at(struct job_status *b, uint32_t rank, uint64_t step, const cha
 void job_status_operation(struct job_status *b, uint32_t rank, const char *operation); /* in the same step */
 void job_status_heartbeat(struct job_status *b, uint32_t rank); /* heartbeat, from any thread of the rank */
 uint64_t job_status_heartbeats(const struct job_status *b, uint32_t rank);
-/* "in step 3, forward and backward" */
+/* The host of a rank of another supervisor, once it is known. name: truncated to 64 bytes. */
+void job_status_set_host(struct job_status *b, uint32_t rank, const char *name);
+const char *job_status_host(const struct job_status *b, uint32_t rank); /* "": not known */
+/* "in step 3, forward and backward"; of a rank of another supervisor, "on host 'node2'" */
 void job_status_describe(const struct job_status *b, uint32_t rank, char *text, size_t nbytes);
 
 /* Records the error of a failed rank. The first one wins; FSDPCK_ERR_PEER is ignored. Waiting ranks poll
  * job_status_failed(). */
 void job_status_fail(struct job_status *b, const struct fsdpck_error *err);
 bool job_status_failed(const struct job_status *b);
-/* For the supervisor: rank `rank` has died (how: "was killed by signal 9") or stalls. */
-void job_status_lost(struct job_status *b, uint32_t rank, const char *how);
+/* For the supervisor: rank `rank` has died (how: "was killed by signal 9") or stalls; then the error has ETIMEDOUT. */
+void job_status_lost(struct job_status *b, uint32_t rank, bool stalls, const char *how);
+/* For a rank that has waited longer than patience for rank `rank`, before it records the error: the supervisor may
+ * count that rank as lost. */
+void job_status_set_late(struct job_status *b, uint32_t rank);
+/* Returns whether `rank` is the first rank of job_status_set_late(). */
+bool job_status_is_late(const struct job_status *b, uint32_t rank);
 /* Records the error of a rank of another supervisor, which prints it. Returns whether it is the first error here. */
 bool job_status_adopt(struct job_status *b, const struct fsdpck_error *err);
 void job_status_mute(struct job_status *b); /* another supervisor prints an error for both */
@@ -44,10 +52,10 @@ bool job_status_error(const struct job_status *b, struct fsdpck_error *err);
 void job_status_stop(struct job_status *b);
 bool job_status_stopping(const struct job_status *b);
 /* Number of saves requested since the run began. The supervisor sets the count of its own requests; a rank adds one. */
-void job_status_ask_saves(struct job_status *b, uint64_t count);
-void job_status_ask_save(struct job_status *b);
-uint64_t job_status_saves(const struct job_status *b);
-/* (JOB_STATUS_NOTES) values for the supervisor, which outlive the rank */
-uint64_t *job_status_notes(struct job_status *b);
+void job_status_set_requested_saves(struct job_status *b, uint64_t count);
+void job_status_request_save(struct job_status *b);
+uint64_t job_status_requested_saves(const struct job_status *b);
+/* (JOB_STATUS_NRESULTS) values for the supervisor, which outlive the rank */
+uint64_t *job_status_results(struct job_status *b);
 
 #endif

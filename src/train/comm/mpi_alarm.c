@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between two ranks, separate from those of the lanes. ALARM carries an error; ACK answers it and says whether
- * the receiver has failed by itself; ASK and HERE are the roll call. Every wait is bounded: a stopped rank never
- * answers. */
+ * the receiver has failed by itself; QUERY asks a rank whether it works or waits, and REPLY answers. Every wait is
+ * bounded: a stopped rank never answers. */
 #include "comm/mpi_alarm.h"
 
 #include <errno.h>
@@ -11,23 +11,26 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { ALARM = 2, ACK, ASK, HERE }; /* tags in MPI_COMM_WORLD */
+#include "comm/comm.h"
+
+enum { ALARM = 2, ACK, QUERY, REPLY }; /* tags in MPI_COMM_WORLD */
 enum { POLL_MS = 10, ANSWER_MS = 4000 };
 
 struct mpi_alarm {
     struct job_status *job_status;
     uint32_t rank, nranks;
     pthread_t thread;
-    pthread_mutex_t roll; /* serialises roll calls */
+    pthread_mutex_t query_lock; /* serialises queries */
     _Atomic bool ending, done, waiting;
-    struct fsdpck_error error; /* the error to send */
-    MPI_Request *_Atomic acks; /* (nranks); NULL: nothing has been sent */
-    uint32_t *failed_too;      /* (nranks) */
-    _Atomic bool *silent;      /* (nranks) did not answer a roll call; not asked again */
-    long sent_ms;              /* time since the alarm was sent */
+    bool adopted;               /* the error of this rank is another's: it has not failed by itself */
+    struct fsdpck_error error;  /* the error to send */
+    MPI_Request *_Atomic acks;  /* (nranks); NULL: nothing has been sent */
+    uint32_t *failed_too;       /* (nranks) */
+    _Atomic bool *unresponsive; /* (nranks) did not answer a query; not asked again */
+    long sent_ms;               /* time since the alarm was sent */
 };
 
-static void nap(void)
+static void sleep_poll(void)
 {
     const struct timespec t = { .tv_nsec = POLL_MS * 1000000L };
     nanosleep(&t, NULL);
@@ -41,32 +44,34 @@ static void send(const void *data, size_t nbytes, uint32_t to, int tag)
         MPI_Request_free(&request);
 }
 
-static bool take(int tag, void *data, size_t nbytes, uint32_t *from)
+static bool receive(int tag, void *data, size_t nbytes, uint32_t *from)
 {
     MPI_Message message;
     MPI_Status status;
-    int there = 0;
-    if (MPI_Improbe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &message, &status) != MPI_SUCCESS || !there)
+    int arrived = 0;
+    if (MPI_Improbe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &arrived, &message, &status) != MPI_SUCCESS || !arrived)
         return false;
     *from = (uint32_t)status.MPI_SOURCE;
     return MPI_Mrecv(data, (int)nbytes, MPI_BYTE, &message, MPI_STATUS_IGNORE) == MPI_SUCCESS;
 }
 
-static void take_alarms(struct mpi_alarm *a)
+static void receive_alarms(struct mpi_alarm *a)
 {
     static const uint32_t answers[] = { 0, 1 }; /* static, because send() does not copy them */
     struct fsdpck_error err;
     uint32_t from;
-    while (take(ALARM, &err, sizeof err, &from))
-        send(&answers[!job_status_adopt(a->job_status, &err)], sizeof answers[0], from, ACK);
+    while (receive(ALARM, &err, sizeof err, &from)) {
+        a->adopted |= job_status_adopt(a->job_status, &err);
+        send(&answers[!a->adopted], sizeof answers[0], from, ACK);
+    }
 }
 
-static void answer(struct mpi_alarm *a)
+static void answer_queries(struct mpi_alarm *a)
 {
-    static const uint32_t places[] = { 0, 1 };
+    static const uint32_t states[] = { 0, 1 };
     uint32_t from;
-    while (take(ASK, NULL, 0, &from))
-        send(&places[atomic_load(&a->waiting)], sizeof places[0], from, HERE);
+    while (receive(QUERY, NULL, 0, &from))
+        send(&states[atomic_load(&a->waiting)], sizeof states[0], from, REPLY);
 }
 
 static void raise_alarm(struct mpi_alarm *a)
@@ -86,15 +91,16 @@ static void raise_alarm(struct mpi_alarm *a)
 static bool all_answered(struct mpi_alarm *a)
 {
     for (uint32_t r = 0; r < a->nranks; r++) {
-        int there = 0;
-        if (!atomic_load(&a->silent[r]) && MPI_Test(&a->acks[r], &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && !there)
+        int arrived = 0;
+        if (!atomic_load(&a->unresponsive[r]) && MPI_Test(&a->acks[r], &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+            !arrived)
             return false;
     }
     return true;
 }
 
 /* Waits for the answers. If a lower rank has failed by itself, it reports for both. */
-static void take_acks(struct mpi_alarm *a)
+static void check_acks(struct mpi_alarm *a)
 {
     a->sent_ms += POLL_MS;
     if (!all_answered(a) && a->sent_ms < ANSWER_MS)
@@ -110,22 +116,22 @@ static void *run(void *arg)
 {
     struct mpi_alarm *a = arg;
     while (!atomic_load(&a->ending)) {
-        take_alarms(a);
-        answer(a);
+        receive_alarms(a);
+        answer_queries(a);
         if (a->acks && !atomic_load(&a->done))
-            take_acks(a);
+            check_acks(a);
         else if (!a->acks && !job_status_is_muted(a->job_status) && job_status_error(a->job_status, &a->error))
             raise_alarm(a);
-        nap();
+        sleep_poll();
     }
     return NULL;
 }
 
 static void free_alarm(struct mpi_alarm *a)
 {
-    pthread_mutex_destroy(&a->roll);
+    pthread_mutex_destroy(&a->query_lock);
     free(a->failed_too);
-    free(a->silent);
+    free(a->unresponsive);
     free(a->acks);
     free(a);
 }
@@ -138,12 +144,12 @@ int mpi_alarm_start(struct job_status *job_status, uint32_t rank, uint32_t nrank
     if (!a)
         return fsdpck_error_nomem(err, sizeof *a);
     a->failed_too = calloc(nranks, sizeof *a->failed_too);
-    a->silent = calloc(nranks, sizeof *a->silent);
+    a->unresponsive = calloc(nranks, sizeof *a->unresponsive);
     a->job_status = job_status;
     a->rank = rank;
     a->nranks = nranks;
-    pthread_mutex_init(&a->roll, NULL);
-    int failed = !a->failed_too || !a->silent ? ENOMEM : pthread_create(&a->thread, NULL, run, a);
+    pthread_mutex_init(&a->query_lock, NULL);
+    int failed = !a->failed_too || !a->unresponsive ? ENOMEM : pthread_create(&a->thread, NULL, run, a);
     if (failed)
         free_alarm(a);
     else
@@ -164,7 +170,7 @@ void mpi_alarm_wait(struct mpi_alarm *a)
 {
     for (long ms = 0; ms < 2 * ANSWER_MS && !atomic_load(&a->done) && !(job_status_is_muted(a->job_status) && !a->acks);
          ms += POLL_MS)
-        nap();
+        sleep_poll();
 }
 
 void mpi_alarm_waiting(struct mpi_alarm *a, bool waiting)
@@ -172,50 +178,67 @@ void mpi_alarm_waiting(struct mpi_alarm *a, bool waiting)
     atomic_store(&a->waiting, waiting);
 }
 
-/* places: (nranks) 0: works, 1: waits, 2: no answer. */
-static void call_roll(struct mpi_alarm *a, uint32_t *places, MPI_Request *requests)
+/* Asks every rank for its state. states: (nranks) 0: works, 1: waits, 2: no answer. */
+static void query_all_ranks(struct mpi_alarm *a, uint32_t *states, MPI_Request *requests)
 {
     int all = 0;
+    uint32_t stale, from;
+    while (receive(REPLY, &stale, sizeof stale, &from)) /* late answers to an earlier query */
+        continue;
     for (uint32_t r = 0; r < a->nranks; r++) {
-        places[r] = r == a->rank ? 1 : 2;
+        states[r] = r == a->rank ? 1 : 2;
         requests[r] = MPI_REQUEST_NULL;
         if (r == a->rank)
             continue;
-        MPI_Irecv(&places[r], sizeof places[r], MPI_BYTE, (int)r, HERE, MPI_COMM_WORLD, &requests[r]);
-        send(NULL, 0, r, ASK);
+        MPI_Irecv(&states[r], sizeof states[r], MPI_BYTE, (int)r, REPLY, MPI_COMM_WORLD, &requests[r]);
+        send(NULL, 0, r, QUERY);
     }
     for (long ms = 0; ms < ANSWER_MS && !all; ms += POLL_MS) {
         if (MPI_Testall((int)a->nranks, requests, &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return;
-        nap();
+        sleep_poll();
     }
     for (uint32_t r = 0; r < a->nranks; r++) {
-        atomic_store(&a->silent[r], places[r] == 2);
+        atomic_store(&a->unresponsive[r], states[r] == 2);
         if (requests[r] != MPI_REQUEST_NULL && !all)
             MPI_Cancel(&requests[r]);
     }
 }
 
-static uint32_t first_that(const struct mpi_alarm *a, const uint32_t *places, uint32_t is)
+static uint32_t first_rank_in_state(const struct mpi_alarm *a, const uint32_t *states, uint32_t is)
 {
     uint32_t r = 0;
-    while (r < a->nranks && places[r] != is)
+    while (r < a->nranks && states[r] != is)
         r++;
     return r;
 }
 
-uint32_t mpi_alarm_find_late(struct mpi_alarm *a, uint32_t pending)
+static void find_late(struct mpi_alarm *a, uint32_t pending, struct mpi_patience *p)
 {
-    uint32_t *places = calloc(a->nranks, sizeof *places), late = pending;
+    uint32_t *states = calloc(a->nranks, sizeof *states);
     MPI_Request *requests = calloc(a->nranks, sizeof *requests);
-    pthread_mutex_lock(&a->roll);
-    if (places && requests) {
-        call_roll(a, places, requests);
-        late = first_that(a, places, 2);
-        late = late < a->nranks ? late : first_that(a, places, 0);
-        late = late < a->nranks ? late : pending;
+    p->late = pending;
+    p->asked = true;
+    pthread_mutex_lock(&a->query_lock);
+    if (states && requests) {
+        query_all_ranks(a, states, requests);
+        const uint32_t silent = first_rank_in_state(a, states, 2), busy = first_rank_in_state(a, states, 0);
+        p->unresponsive = silent < a->nranks;
+        p->late = p->unresponsive ? silent : busy < a->nranks ? busy : pending;
     }
-    pthread_mutex_unlock(&a->roll);
-    free(requests); /* `places` is leaked: a late answer may still write to it, and the run ends now */
-    return late;
+    pthread_mutex_unlock(&a->query_lock);
+    free(requests);
+    if (!p->unresponsive)
+        free(states); /* otherwise leaked: a late answer may still write to it */
+}
+
+bool mpi_alarm_timed_out(struct mpi_alarm *a, struct mpi_patience *p, uint32_t pending, uint32_t *late)
+{
+    const double patience_ms = 1e3 * job_status_patience(a->job_status),
+                 first_ms = patience_ms > 2 * ANSWER_MS ? patience_ms - ANSWER_MS : patience_ms / 2,
+                 waited_ms = 1e-6 * (double)(comm_now_ns() - p->started_ns);
+    if (waited_ms > first_ms && (!p->asked || (waited_ms > patience_ms && !p->unresponsive)))
+        find_late(a, pending, p);
+    *late = p->late;
+    return waited_ms > patience_ms;
 }

@@ -17,8 +17,16 @@ void mpi_alarm_end(struct mpi_alarm *a); /* call before MPI_Finalize; NULL does 
 void mpi_alarm_wait(struct mpi_alarm *a);
 /* Sets whether the rank's main lane is waiting for other ranks. */
 void mpi_alarm_waiting(struct mpi_alarm *a, bool waiting);
-/* Called after a wait for `pending` has timed out. Returns the rank to blame: one that does not answer, or that works
- * while all others wait; else `pending`. */
-uint32_t mpi_alarm_find_late(struct mpi_alarm *a, uint32_t pending);
+/* A wait for messages. Zero-initialise, except for the time of its start. */
+struct mpi_patience {
+    uint64_t started_ns;
+    bool asked, unresponsive; /* whether the ranks were asked, and whether the one to blame did not answer */
+    uint32_t late;
+};
+
+/* Polled during a wait for `pending`. Returns true when the patience is over, with the rank to blame: one that does not
+ * answer, or that works while all others wait; else `pending`. Asks all ranks some seconds before, because a lost rank
+ * does not answer; so it may block for these seconds. */
+bool mpi_alarm_timed_out(struct mpi_alarm *a, struct mpi_patience *p, uint32_t pending, uint32_t *late);
 
 #endif

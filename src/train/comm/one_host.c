@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0 creates an unnamed file, and the others open it through /proc. A random number in the file proves that it is
- * the right one: a process of another container may have the same process id. */
+/* The first rank of a host creates an unnamed file, and the others open it through /proc. A random number in the file
+ * proves that it is the right one: a process of another container may have the same process id. */
 #include "comm/one_host.h"
 
 #include <errno.h>
@@ -11,7 +11,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { PID, FD, TOKEN, NWORDS };
+enum { PID, FD, TOKEN, NBYTES, NWORDS };
+
+/* Memory that no other rank sees, for a rank that is alone on its host. */
+static unsigned char *map_alone(size_t nbytes)
+{
+    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
 
 static unsigned char *map(int fd, size_t nbytes)
 {
@@ -31,6 +38,7 @@ static int make_file(size_t nbytes, uint64_t words[NWORDS], struct fsdpck_error 
     }
     words[PID] = (uint64_t)getpid();
     words[FD] = (uint64_t)fd;
+    words[NBYTES] = nbytes;
     return fd;
 }
 
@@ -41,7 +49,22 @@ static int open_file(const uint64_t words[NWORDS])
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* *all: every rank has mapped rank 0's file. */
+/* Every rank learns what the first ranks of all hosts say; words: in, this rank's; out, those of the first rank of its
+ * host. */
+static int tell_host(struct comm *c, const struct hosts *hosts, uint64_t words[NWORDS], struct fsdpck_error *err)
+{
+    const uint32_t first = hosts->first[hosts->mine];
+    int rc = 0;
+    for (int i = 0; i < NWORDS && !rc; i++) {
+        uint64_t all[COMM_MAX_SUM] = { 0 };
+        all[c->rank] = c->rank == first ? words[i] : 0; /* 0 if the rank is alone */
+        rc = c->ops->sum_u64(c, all, c->nranks, err);
+        words[i] = all[first];
+    }
+    return rc;
+}
+
+/* *all: every rank has mapped the file of its host. */
 static int everybody(struct comm *c, bool mine, bool *all, struct fsdpck_error *err)
 {
     uint64_t failed = !mine;
@@ -50,34 +73,76 @@ static int everybody(struct comm *c, bool mine, bool *all, struct fsdpck_error *
     return rc;
 }
 
-int one_host_map(struct comm *c, size_t nbytes, unsigned char **out, struct fsdpck_error *err)
+/* Memory beyond the end of the file would kill the rank that reads it. */
+static int agree_on_size(struct comm *c, bool agrees, struct fsdpck_error *err)
 {
+    bool all = false;
+    int rc = everybody(c, agrees, &all, err);
+    return rc || all ? rc
+                     : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                        "the ranks of a host want different amounts of shared memory: do all ranks "
+                                        "have the same config, model and data?");
+}
+
+/* With room for the random number behind what the ranks share. */
+static size_t file_nbytes(size_t nbytes)
+{
+    return (nbytes + 7) / 8 * 8 + sizeof(uint64_t);
+}
+
+/* Every rank gets the reason of the first rank that has one, with the name of its host. */
+static int refuse(struct comm *c, const struct fsdpck_error *why, struct fsdpck_error *err)
+{
+    struct fsdpck_error first = { 0 };
+    if (why->code)
+        fsdpck_error_set(&first, FSDPCK_ERR_UNSUPPORTED, NULL,
+                         "the ranks of host '%s' cannot share memory: %.200s: --gather copy does without",
+                         job_status_host(c->job_status, c->rank), why->message);
+    int rc = comm_first_error(c, &first, err);
+    if (rc)
+        return rc;
+    if (!first.code)
+        fsdpck_error_set(&first, FSDPCK_ERR_UNSUPPORTED, NULL,
+                         "the ranks of a host cannot share memory: --gather copy does without");
+    *err = first;
+    return first.code;
+}
+
+int one_host_map(struct comm *c, const struct hosts *hosts, size_t nbytes, unsigned char **out,
+                 struct fsdpck_error *err)
+{
+    const bool alone = hosts_size(hosts, hosts->mine) == 1, first = !alone && c->rank == hosts->first[hosts->mine];
+    const size_t total = file_nbytes(nbytes);
     uint64_t words[NWORDS] = { 0 };
     struct fsdpck_error why = { 0 };
     bool all = false;
-    nbytes = nbytes < sizeof words[TOKEN] ? sizeof words[TOKEN] : nbytes;
-    int fd = c->rank == 0 ? make_file(nbytes, words, &why) : -1;
-    unsigned char *memory = c->rank == 0 ? map(fd, nbytes) : NULL;
-    if (memory)
-        memcpy(memory, &words[TOKEN], sizeof words[TOKEN]);
-    int rc = c->ops->sum_u64(c, words, NWORDS, err);
-    if (!rc && c->rank != 0) {
-        fd = open_file(words);
-        memory = map(fd, nbytes);
-    }
+    int fd = first ? make_file(total, words, &why) : -1;
+    unsigned char *memory = alone ? map_alone(total) : first ? map(fd, total) : NULL;
+    if (memory && first)
+        memcpy(memory + total - sizeof words[TOKEN], &words[TOKEN], sizeof words[TOKEN]);
+    int rc = tell_host(c, hosts, words, err);
     if (!rc)
-        rc = everybody(c, memory && memcmp(memory, &words[TOKEN], sizeof words[TOKEN]) == 0, &all, err);
-    if (memory && c->rank == 0)
-        memset(memory, 0, sizeof words[TOKEN]);
+        rc = agree_on_size(c, alone || !words[NBYTES] || words[NBYTES] == total, err);
+    if (!rc && !first && !alone) {
+        fd = open_file(words);
+        memory = map(fd, total);
+    }
+    const unsigned char *found = memory ? memory + total - sizeof words[TOKEN] : NULL;
+    if (!rc)
+        rc = everybody(c, found && (alone || memcmp(found, &words[TOKEN], sizeof words[TOKEN]) == 0), &all, err);
     if (fd >= 0)
         close(fd);
     if (!rc && !all)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                              "the ranks of this host cannot share memory%s%s: --gather copy does without",
-                              why.code ? ": " : "", why.message);
+        rc = refuse(c, &why, err);
     if (rc && memory)
-        munmap(memory, nbytes);
+        munmap(memory, total);
     else
         *out = memory;
     return rc;
+}
+
+void one_host_unmap(unsigned char *memory, size_t nbytes)
+{
+    if (memory)
+        munmap(memory, file_nbytes(nbytes));
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory for ranks of one host that have no common parent process. */
+/* Memory shared by the ranks of a host that another program has started. */
 #ifndef TRAIN_ONE_HOST_H
 #define TRAIN_ONE_HOST_H
 
-#include "comm/comm.h"
+#include "comm/hosts.h"
 
-/* Collective. *out: zeroed memory of nbytes (at least one byte), shared by all ranks; free with munmap. If it fails on
- * one rank, it fails on all. */
-int one_host_map(struct comm *c, size_t nbytes, unsigned char **out, struct fsdpck_error *err);
+/* Collective, and for use once ranks can communicate: zeroed memory of nbytes, which the ranks of a host share.
+ * Fails on every rank if the ranks of any host cannot share memory. */
+int one_host_map(struct comm *c, const struct hosts *hosts, size_t nbytes, unsigned char **out,
+                 struct fsdpck_error *err);
+void one_host_unmap(unsigned char *memory, size_t nbytes); /* NULL does nothing */
 
 #endif

@@ -15,7 +15,9 @@ struct reducer {
     struct comm *comm;
     struct reducer_device on; /* used if comm launches */
     struct kern_event *made, *done[REDUCER_JOBS];
-    struct stream_timer *stalls; /* stalls of the compute stream, waiting for exchanges */
+    uint32_t ngroups;
+    struct stream_timer *stalls; /* if comm launches: stalls of the compute stream, waiting for exchanges, by group */
+    uint64_t *waited_ns;         /* (ngroups) else: the caller's waits for exchanges */
     struct worker worker;
     /* guarded by the worker's lock */
     struct reducer_job jobs[REDUCER_JOBS]; /* job i is jobs[i % REDUCER_JOBS] */
@@ -30,9 +32,31 @@ void reducer_clean(struct comm *comm, const struct comm_slice *slices, size_t ns
         memset(comm->contribution + slices[i].at, 0, (size_t)slices[i].nelem * sizeof(float));
 }
 
+/* An exchange for each run of slices with one dtype. Their order is the same on all ranks. */
+static int exchange_by_dtype(struct comm *comm, const struct reducer_job *job, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0, end; i < job->nslices && !rc; i = end) {
+        comm->reduce = job->slices[i].reduce;
+        for (end = i + 1; end < job->nslices && job->slices[end].reduce == comm->reduce;)
+            end++;
+        rc = comm->ops->exchange(comm, job->slices + i, end - i, job->ncontributions, job->first, err);
+    }
+    return rc;
+}
+
+int reducer_exchange(struct comm *comm, const struct reducer_job *job, struct fsdpck_error *err)
+{
+    const struct reducer_sums *sums = &job->sums;
+    int rc = sums->begin ? sums->begin(sums->ctx, job->group, job->first, err) : 0;
+    if (!rc)
+        rc = exchange_by_dtype(comm, job, err);
+    return rc || !sums->end ? rc : sums->end(sums->ctx, job->group, err);
+}
+
 static int exchange(struct comm *comm, const struct reducer_job *job, struct fsdpck_error *err)
 {
-    int rc = comm->ops->exchange(comm, job->slices, job->nslices, job->ncontributions, job->first, err);
+    int rc = reducer_exchange(comm, job, err);
     if (!rc && job->clean)
         reducer_clean(comm, job->slices, job->nslices);
     return rc;
@@ -70,20 +94,25 @@ static int make_events(struct reducer *r, struct fsdpck_error *err)
     return 0;
 }
 
-int reducer_new(struct comm *comm, const struct reducer_device *on, struct reducer **out, struct fsdpck_error *err)
+int reducer_new(struct comm *comm, const struct reducer_device *on, uint32_t ngroups, struct reducer **out,
+                struct fsdpck_error *err)
 {
     struct reducer *r = calloc(1, sizeof *r);
     *out = NULL;
     if (!r)
         return fsdpck_error_nomem(err, sizeof *r);
     r->comm = comm;
+    r->ngroups = ngroups;
+    r->waited_ns = calloc(ngroups, sizeof *r->waited_ns);
     if (comm->launches)
         r->on = *on;
     int rc = worker_start(&r->worker, comm->launches ? NULL : do_next, r, err);
+    if (!rc && !r->waited_ns)
+        rc = fsdpck_error_nomem(err, ngroups * sizeof *r->waited_ns);
     if (!rc && comm->launches)
         rc = make_events(r, err);
     if (!rc && comm->launches)
-        rc = stream_timer_new(on->device, on->index, 1, STREAM_TIMER_INTERVALS, &r->stalls, err);
+        rc = stream_timer_new(on->device, on->index, ngroups, STREAM_TIMER_INTERVALS, &r->stalls, err);
     if (rc)
         reducer_free(r);
     else
@@ -102,6 +131,7 @@ void reducer_free(struct reducer *r)
         r->on.device->event_free(r->done[1]);
     }
     stream_timer_free(r->stalls);
+    free(r->waited_ns);
     free(r);
 }
 
@@ -118,6 +148,7 @@ static void launch(struct reducer *r, const struct reducer_job *job)
     for (size_t i = 0; i < job->nslices && job->clean; i++)
         device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at,
                              (size_t)job->slices[i].nelem * sizeof(float));
+    r->jobs[r->started % REDUCER_JOBS] = *job;
     device->event_record(r->done[r->started++ % REDUCER_JOBS], r->comm->stream);
 }
 
@@ -127,8 +158,9 @@ static void wait_on_device(struct reducer *r, uint32_t left)
     if (r->started - r->over <= left)
         return;
     r->over = r->started - left;
-    stream_timer_begin(r->stalls, 0, r->on.compute);
-    r->on.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->on.compute);
+    const size_t last = (r->over - 1) % REDUCER_JOBS;
+    stream_timer_begin(r->stalls, r->jobs[last].group, r->on.compute);
+    r->on.device->event_wait(r->done[last], r->on.compute);
     stream_timer_end(r->stalls, r->on.compute);
 }
 
@@ -150,9 +182,13 @@ int reducer_wait(struct reducer *r, uint32_t left, struct fsdpck_error *err)
     pthread_mutex_lock(&r->worker.lock);
     if (r->on.device)
         wait_on_device(r, left);
-    while (r->started - r->over > left)
+    while (r->started - r->over > left) {
+        uint64_t *waited_ns = &r->waited_ns[r->jobs[r->over % REDUCER_JOBS].group];
         pthread_cond_wait(&r->worker.changed, &r->worker.lock);
-    r->times.waited_ns += comm_now_ns() - started;
+        const uint64_t now = comm_now_ns();
+        *waited_ns += now - started;
+        started = now;
+    }
     int rc = r->error.code;
     if (rc && err)
         *err = r->error;
@@ -166,9 +202,15 @@ struct reducer_times reducer_times(const struct reducer *r)
     pthread_mutex_lock(&lock->worker.lock);
     struct reducer_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
-    if (r->stalls) {
-        t.waited_ns = stream_timer_ns(r->stalls, 0);
+    if (r->stalls)
         t.busy_ns = comm_wait_ns(r->comm);
-    }
+    for (uint32_t g = 0; g < r->ngroups; g++)
+        t.waited_ns += reducer_waited_ns(r, g);
     return t;
+}
+
+/* Only the thread that waits writes waited_ns, and it asks. */
+uint64_t reducer_waited_ns(const struct reducer *r, uint32_t group)
+{
+    return r->stalls ? stream_timer_ns(r->stalls, group) : r->waited_ns[group];
 }

@@ -14,15 +14,17 @@ struct ring {
     const struct schedule *schedule;
     const struct ring_group *groups;
     struct ring_device on;
-    char **slots; /* (schedule->nslots) */
+    uint32_t ngroups;
+    char **slots; /* (schedule->nslots + 1) the last is NULL, for groups that are not gathered */
     /* NULL unless comm moves data on a stream. (schedule->nentries + 1) events each. arrived[u], on comm's stream: use
      * u's group has been gathered. left[u], on the compute stream: use u is over. The last `left` marks the start of
      * the micro-batch: parameters have changed, and all buffers are free. */
     struct kern_event **arrived, **left;
-    struct stream_timer *stalls; /* if comm launches: stalls of the compute stream, waiting for gathers */
+    struct stream_timer *stalls; /* if comm launches: stalls of the compute stream, waiting for gathers, by group */
+    uint64_t *waited_ns;         /* (ngroups) else: the caller's waits for gathers */
     struct worker worker;        /* if comm launches, without a thread: the caller gathers */
     /* guarded by the worker's lock */
-    enum ring_mode mode;
+    enum ring_change change;
     uint32_t nuses;  /* in this micro-batch */
     uint32_t wanted; /* uses entered so far, including one that is being entered */
     uint32_t there;  /* uses whose group is in its slot */
@@ -57,13 +59,29 @@ uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *g
     return sum;
 }
 
-/* The parameters of this group that must be gathered for this micro-batch. */
+static size_t count_unchanged(const struct ring *r, const struct ring_group *g)
+{
+    return r->change == RING_ALL ? 0 : r->change == RING_TRAINED ? g->nfrozen : g->npieces;
+}
+
+/* The parameters of this group that must be gathered for this use. */
 static const struct comm_piece *pieces_of(const struct ring *r, const struct schedule_entry *e, size_t *n)
 {
     const struct ring_group *g = &r->groups[e->group];
-    size_t skipped = r->mode == RING_ALL ? 0 : r->mode == RING_TRAINED ? g->nfrozen : g->npieces;
+    const size_t skipped = r->schedule->slot_group[e->slot] == UINT32_MAX ? 0 : count_unchanged(r, g);
     *n = e->gather ? g->npieces - skipped : 0;
     return g->pieces + skipped;
+}
+
+static int gather(const struct ring *r, const struct schedule_entry *e, const struct comm_piece *pieces, size_t n,
+                  struct fsdpck_error *err)
+{
+    const struct ring_group *g = &r->groups[e->group];
+    const size_t unchanged = count_unchanged(r, g);
+    int rc = r->comm->ops->gather(r->comm, e->kept ? COMM_KEPT : COMM_AT_REST, pieces, n, r->slots[e->slot], err);
+    if (!rc && e->keep)
+        r->comm->ops->keep(r->comm, g->pieces + unchanged, g->npieces - unchanged, r->slots[e->slot]);
+    return rc;
 }
 
 static bool may_gather(const struct ring *r)
@@ -90,7 +108,7 @@ static bool gather_next(void *ctx)
     if (r->left)
         r->on.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries],
                                  r->comm->stream);
-    int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
+    int rc = n ? gather(r, e, pieces, n, &err) : 0;
     for (size_t i = 0; i < n; i++)
         nbytes += pieces[i].nbytes;
     if (r->arrived)
@@ -158,14 +176,16 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     r->schedule = schedule;
     r->groups = groups;
     r->on = *on;
+    r->ngroups = ngroups;
+    r->waited_ns = calloc(ngroups, sizeof *r->waited_ns);
     r->nuses = r->there = r->over = r->wanted = 0; /* no micro-batch has begun */
-    int rc = cut_slots(r, ngroups, err);
+    int rc = r->waited_ns ? cut_slots(r, ngroups, err) : fsdpck_error_nomem(err, ngroups * sizeof *r->waited_ns);
     if (!rc && comm->stream)
         rc = make_events(r, &r->arrived, err);
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
     if (!rc && comm->launches)
-        rc = stream_timer_new(on->device, on->index, 1, STREAM_TIMER_INTERVALS, &r->stalls, err);
+        rc = stream_timer_new(on->device, on->index, ngroups, STREAM_TIMER_INTERVALS, &r->stalls, err);
     if (!rc)
         rc = worker_start(&r->worker, comm->launches ? NULL : gather_next, r, err);
     if (rc)
@@ -183,14 +203,15 @@ void ring_free(struct ring *r)
     free_events(r, r->arrived);
     free_events(r, r->left);
     stream_timer_free(r->stalls);
+    free(r->waited_ns);
     free(r->slots);
     free(r);
 }
 
-void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
+void ring_begin(struct ring *r, enum ring_change change, uint32_t nuses)
 {
     pthread_mutex_lock(&r->worker.lock);
-    r->mode = mode;
+    r->change = change;
     r->nuses = nuses;
     r->wanted = r->there = r->over = r->live = 0;
     if (r->left)
@@ -203,7 +224,7 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
 static void wait_on_device(struct ring *r, uint32_t use)
 {
     if (r->stalls)
-        stream_timer_begin(r->stalls, 0, r->on.compute);
+        stream_timer_begin(r->stalls, r->schedule->entries[use].group, r->on.compute);
     r->on.device->event_wait(r->arrived[use], r->on.compute);
     if (r->stalls)
         stream_timer_end(r->stalls, r->on.compute);
@@ -212,6 +233,7 @@ static void wait_on_device(struct ring *r, uint32_t use)
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err)
 {
     int rc = 0;
+    const uint64_t started = comm_now_ns();
     pthread_mutex_lock(&r->worker.lock);
     uint32_t use = r->wanted;
     if (use >= r->nuses || r->schedule->entries[use].group != group) {
@@ -223,10 +245,9 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     r->live++;
     gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
-    uint64_t started = comm_now_ns();
     while (r->there <= use && !r->error.code)
         pthread_cond_wait(&r->worker.changed, &r->worker.lock);
-    r->times.waited_ns += comm_now_ns() - started;
+    r->waited_ns[group] += comm_now_ns() - started;
     if (r->error.code) {
         rc = r->error.code;
         if (err)
@@ -258,9 +279,15 @@ struct ring_times ring_times(const struct ring *r)
     pthread_mutex_lock(&lock->worker.lock);
     struct ring_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
-    if (r->stalls) {
-        t.waited_ns = stream_timer_ns(r->stalls, 0);
+    if (r->stalls)
         t.gathered_ns = comm_wait_ns(r->comm);
-    }
+    for (uint32_t g = 0; g < r->ngroups; g++)
+        t.waited_ns += ring_waited_ns(r, g);
     return t;
+}
+
+/* Only the thread that enters groups writes waited_ns, and it asks. */
+uint64_t ring_waited_ns(const struct ring *r, uint32_t group)
+{
+    return r->stalls ? stream_timer_ns(r->stalls, group) : r->waited_ns[group];
 }

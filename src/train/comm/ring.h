@@ -27,11 +27,9 @@ struct ring_device {
     struct kern_stream *compute; /* the stream for kernels that use groups between enter and leave */
 };
 
-enum ring_mode {
-    RING_ALL,     /* gather everything */
-    RING_TRAINED, /* resident groups already hold their frozen parameters */
-    RING_NOTHING, /* resident groups are complete */
-};
+/* The parameters that have changed since the micro-batch before. Others are not gathered again into groups with their
+ * own buffers, nor kept again. */
+enum ring_change { RING_ALL, RING_TRAINED, RING_NOTHING };
 
 struct ring_times {
     uint64_t waited_ns;   /* time that the caller, or the compute stream, waited for groups: exposed */
@@ -45,12 +43,13 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
 void ring_free(struct ring *r); /* NULL does nothing */
 uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
 
-/* Begins a micro-batch, on every rank with the same mode. It covers the first `nuses` uses of the schedule, and the
+/* Begins a micro-batch, on every rank with the same change. It covers the first `nuses` uses of the schedule, and the
  * caller must enter all of them. */
-void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses);
+void ring_begin(struct ring *r, enum ring_change change, uint32_t nuses);
 /* Enters the next use of the schedule: waits until the group is gathered. *data stays valid until ring_leave. */
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err);
 void ring_leave(struct ring *r);
 struct ring_times ring_times(const struct ring *r);
+uint64_t ring_waited_ns(const struct ring *r, uint32_t group); /* the part of waited_ns for one group */
 
 #endif

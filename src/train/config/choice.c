@@ -22,7 +22,7 @@ static const char *next_word(const char **list, size_t *nbytes)
 
 int config_key_choice(const struct config_key *key, const char *word)
 {
-    const char *lists[] = { key->choices, key->also }, *at;
+    const char *lists[] = { key->choices, key->synonyms }, *at;
     size_t nbytes;
     int choice = 0;
     for (int i = 0; i < 2; i++) {
@@ -34,9 +34,9 @@ int config_key_choice(const struct config_key *key, const char *word)
     return -1;
 }
 
-bool config_key_is_later(const struct config_key *key, const char *word)
+bool config_key_is_reserved(const struct config_key *key, const char *word)
 {
-    const char *list = key->later, *at;
+    const char *list = key->reserved, *at;
     size_t nbytes;
     while ((at = next_word(&list, &nbytes)) != NULL) {
         if (nbytes == strlen(word) && memcmp(at, word, nbytes) == 0)
@@ -48,7 +48,7 @@ bool config_key_is_later(const struct config_key *key, const char *word)
 const char *train_config_word(const char *name, unsigned choice, char word[TRAIN_WORD_NBYTES])
 {
     const struct config_key *key = config_key_find(name);
-    const char *lists[] = { key ? key->choices : NULL, key ? key->also : NULL }, *at;
+    const char *lists[] = { key ? key->choices : NULL, key ? key->synonyms : NULL }, *at;
     size_t nbytes;
     *word = '\0';
     for (int i = 0; i < 2; i++) {

@@ -4,12 +4,24 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/config_keys.h"
 #include "config/idle.h"
+#include "config/policy_keys.h"
 #include "text/file.h"
+
+/* "fsdp": "auto" stands for an object, to which --set may add keys. */
+static void expand_auto(json_t *root)
+{
+    const char *word = json_string_value(json_object_get(root, "fsdp"));
+    if (word && strcmp(word, "auto") == 0)
+        json_object_set_new(root, "fsdp",
+                            json_pack("{s:s, s:s, s:s, s:s}", "sharding_strategy", word, "forward_prefetch", word,
+                                      "backward_prefetch", word, "activation_checkpointing", word));
+}
 
 /* Applies "train.max_steps=3" to the tree, and creates missing sections. */
 static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
@@ -59,6 +71,28 @@ static void settle_length(struct train_config *c)
     c->train.warmup_given = json_object_get(train, "warmup_steps") != NULL;
 }
 
+/* The folder that fsdp.offload "auto" takes. */
+static int settle_offload(struct train_config *c, struct fsdpck_error *err)
+{
+    if (!(c->automatic & TRAIN_AUTO_OFFLOAD) || !c->output_dir)
+        return 0;
+    const size_t n = strlen(c->output_dir) + 2;
+    c->fsdp.offload_here = malloc(n);
+    if (!c->fsdp.offload_here)
+        return fsdpck_error_nomem(err, n);
+    snprintf(c->fsdp.offload_here, n, "%s/", c->output_dir);
+    return 0;
+}
+
+/* Sizes of a mesh without a strategy are FSDP2's way to ask for replicas of shard groups. Where the strategy is still
+ * to be chosen, they exclude the others. */
+static void settle_sharding(struct train_config *c)
+{
+    const bool given = json_object_get(json_object_get(c->root, "fsdp"), "sharding_strategy") != NULL;
+    if ((!given || c->automatic & TRAIN_AUTO_STRATEGY) && (c->fsdp.dp_replicate_size || c->fsdp.dp_shard_size))
+        c->fsdp.strategy = TRAIN_HYBRID_SHARD;
+}
+
 /* Checks rules that involve several keys. */
 static int check_together(const char *path, const struct train_config *c, struct fsdpck_error *err)
 {
@@ -91,8 +125,10 @@ int train_config_read(const char *path, const char *const *sets, size_t nsets, s
         return rc;
     }
     rc = check_sets(sets, nsets, err);
-    for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
+    for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++) {
+        expand_auto(root); /* of the file, or of the --set before */
         rc = apply_set(root, sets[i], err);
+    }
     if (!rc)
         return train_config_take(path, root, out, err);
     json_decref(root);
@@ -103,11 +139,19 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
 {
     struct train_config c = { .root = root };
     config_keys_defaults(&c);
+    expand_auto(root); /* of the tree, or of the last --set */
     int rc = json_is_object(root) ? config_keys_apply(name, &c, err)
                                   : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
+    const json_t *fsdp = json_object_get(root, "fsdp");
+    json_t *policy = rc ? NULL : json_object_get(fsdp, "policy");
+    if (policy)
+        rc = config_policy_put(name, policy, &c, err);
     if (!rc) {
         settle_length(&c);
+        settle_sharding(&c);
         rc = config_keys_required(name, &c, err);
+        if (!rc)
+            rc = settle_offload(&c, err);
         if (!rc)
             rc = check_together(name, &c, err);
     }
@@ -133,6 +177,11 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
     free((void *)c->lora.modules_to_save);
+    free((void *)c->fsdp.wrap_classes);
+    free(c->fsdp.offload_here);
+    for (size_t i = 0; i < c->fsdp.npolicy; i++)
+        free((void *)c->fsdp.policy[i].names);
+    free((void *)c->fsdp.policy);
     free((void *)c->data.files);
     free((void *)c->data.eval_files);
     if (c->root)

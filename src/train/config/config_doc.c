@@ -23,21 +23,24 @@ static void show_columns(char *out, size_t nbytes)
 static void show_values(const struct config_key *key, char *out, size_t nbytes)
 {
     switch (key->type) {
-    case KEY_STRING: snprintf(out, nbytes, "string"); break;
+    case KEY_STRING: snprintf(out, nbytes, key->automatic ? "\"auto\", or string" : "string"); break;
     case KEY_CHOICE:
     case KEY_BOOL: /* the list of words suffices */ *out = '\0'; break;
-    case KEY_U64: show_range(key, "whole number", out, nbytes); break;
+    case KEY_CHOICES: snprintf(out, nbytes, "list of words, or one"); break;
+    case KEY_U64: show_range(key, key->automatic ? "\"auto\", or whole number" : "whole number", out, nbytes); break;
+    case KEY_SWITCH: show_range(key, "true, false, or whole number", out, nbytes); break;
     case KEY_NUMBER: show_range(key, "number", out, nbytes); break;
     case KEY_TARGETS: snprintf(out, nbytes, "list of names, regular expression, or \"all-linear\""); break;
     case KEY_NAMES: snprintf(out, nbytes, "list of names"); break;
     case KEY_PATTERNS:
         show_range(key,
-                   key->whole ? "object of regular expressions, each with a whole number"
-                              : "object of regular expressions, each with a number",
+                   key->integer ? "object of regular expressions, each with a whole number"
+                                : "object of regular expressions, each with a number",
                    out, nbytes);
         break;
     case KEY_FILES: snprintf(out, nbytes, "path, or list of paths and of {\"path\": …, \"weight\": …}"); break;
     case KEY_COLUMNS: show_columns(out, nbytes); break;
+    case KEY_POLICY: snprintf(out, nbytes, "list of {\"modules\": …} with other keys of fsdp"); break;
     case KEY_PROMPTS:
         snprintf(out, nbytes, "list of strings, of lists of messages, and of {\"text\": …} or {\"input_ids\": […]}");
         break;
@@ -45,20 +48,20 @@ static void show_values(const struct config_key *key, char *out, size_t nbytes)
 }
 
 /* Formats the default as JSON. */
-static void show_usual(const struct config_key *key, char *out, size_t nbytes)
+static void show_default(const struct config_key *key, char *out, size_t nbytes)
 {
     char number[CONFIG_NUMBER];
     const bool is_text = key->type == KEY_STRING || key->type == KEY_CHOICE || key->type == KEY_TARGETS;
     const bool is_number = key->type == KEY_U64 || key->type == KEY_NUMBER;
     const char *empty = key->nullable ? "null" : key->type == KEY_PATTERNS ? "{}" : "[]";
-    if (key->required || key->unset)
+    if (key->required || key->optional)
         *out = '\0';
-    else if (key->type == KEY_BOOL)
-        snprintf(out, nbytes, "%s", key->usual.yes ? "true" : "false");
-    else if (is_text && key->usual.text)
-        snprintf(out, nbytes, "\"%s\"", key->usual.text);
-    else if (is_number && !(key->nullable && key->usual.number == 0))
-        snprintf(out, nbytes, "%s", config_show_number(key->usual.number, number));
+    else if (key->type == KEY_BOOL || key->type == KEY_SWITCH)
+        snprintf(out, nbytes, "%s", key->default_value.yes ? "true" : "false");
+    else if (is_text && key->default_value.text)
+        snprintf(out, nbytes, "\"%s\"", key->default_value.text);
+    else if (is_number && !(key->nullable && key->default_value.number == 0))
+        snprintf(out, nbytes, "%s", config_show_number(key->default_value.number, number));
     else
         snprintf(out, nbytes, "%s", empty);
 }
@@ -71,12 +74,14 @@ size_t train_config_nkeys(void)
 void train_config_key(size_t i, struct train_config_key *out)
 {
     const struct config_key *key = &config_keys[i];
-    *out = (struct train_config_key){
-        .name = key->name, .doc = key->doc, .also = key->also, .required = key->required, .nullable = key->nullable
-    };
+    *out = (struct train_config_key){ .name = key->name,
+                                      .doc = key->doc,
+                                      .synonyms = key->synonyms,
+                                      .required = key->required,
+                                      .nullable = key->nullable };
     out->choices = key->type == KEY_BOOL ? "true|false" : key->choices;
     show_values(key, out->values, sizeof out->values);
-    show_usual(key, out->usual, sizeof out->usual);
+    show_default(key, out->default_value, sizeof out->default_value);
 }
 
 size_t train_config_nsections(void)

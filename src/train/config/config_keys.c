@@ -3,7 +3,6 @@
  * key. */
 #include "config/config_keys.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ static int put_choice(const char *path, const struct config_key *key, json_t *va
     if (rc)
         return rc;
     int choice = config_key_choice(key, word);
-    if (choice < 0 && config_key_is_later(key, word))
+    if (choice < 0 && config_key_is_reserved(key, word))
         return FAIL("key '%s': \"%s\" is not in this version; this one knows %s", key->name, word, key->choices);
     if (choice < 0)
         return FAIL("key '%s': \"%s\" is none of %s", key->name, word, key->choices);
@@ -36,32 +35,59 @@ static int put_choice(const char *path, const struct config_key *key, json_t *va
     return 0;
 }
 
+/* A list of words, or one. */
+static int put_choices(const char *path, const struct config_key *key, json_t *value, unsigned *out,
+                       struct fsdpck_error *err)
+{
+    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    *out = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned choice = 0;
+        int rc = put_choice(path, key, json_is_array(value) ? json_array_get(value, i) : value, &choice, err);
+        if (rc)
+            return rc;
+        *out |= 1u << choice;
+    }
+    return 0;
+}
+
 const char *config_show_number(double value, char text[CONFIG_NUMBER])
 {
-    bool whole = fabs(value) < 1e17 && value == floor(value);
+    bool integer = fabs(value) < 1e17 && value == floor(value);
     for (int digits = 6; digits <= 17; digits++) {
-        if (whole)
+        if (integer)
             snprintf(text, CONFIG_NUMBER, "%.0f", value);
         else
             snprintf(text, CONFIG_NUMBER, "%.*g", digits, value);
-        if (whole || strtod(text, NULL) == value)
+        if (integer || strtod(text, NULL) == value)
             break;
     }
     return text;
 }
 
-static int get_number(const char *path, const struct config_key *key, json_t *value, bool whole, double *out,
+static int get_number(const char *path, const struct config_key *key, json_t *value, bool integer, double *out,
                       struct fsdpck_error *err)
 {
-    if (whole ? !json_is_integer(value) : !json_is_number(value))
-        return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number",
-                    key->nullable ? ", or null" : "");
+    if (integer ? !json_is_integer(value) : !json_is_number(value))
+        return FAIL("key '%s': %s is wanted%s%s", key->name, integer ? "a whole number" : "a number",
+                    key->nullable ? ", or null" : "", key->automatic ? ", or \"auto\"" : "");
     char is[CONFIG_NUMBER], min[CONFIG_NUMBER], max[CONFIG_NUMBER];
     *out = json_number_value(value);
     if (!(*out >= key->min && *out <= key->max))
         return FAIL("key '%s' is %s; it must be %s to %s", key->name, config_show_number(*out, is),
                     config_show_number(key->min, min), config_show_number(key->max, max));
     return 0;
+}
+
+static int put_switch(const char *path, const struct config_key *key, json_t *value, uint64_t *out,
+                      struct fsdpck_error *err)
+{
+    double number = json_is_true(value);
+    if (!json_is_boolean(value) && !json_is_integer(value))
+        return FAIL("key '%s': true, false or a whole number is wanted", key->name);
+    int rc = json_is_boolean(value) ? 0 : get_number(path, key, value, true, &number, err);
+    *out = rc ? 0 : (uint64_t)number;
+    return rc;
 }
 
 /* The config owns *out, also after a failure. */
@@ -114,7 +140,7 @@ static int put_patterns(const char *path, const struct config_key *key, json_t *
     json_object_foreach (value, regex, number) {
         patterns[*count].regex = regex;
         if (!rc)
-            rc = get_number(path, key, number, key->whole, &patterns[(*count)++].value, err);
+            rc = get_number(path, key, number, key->integer, &patterns[(*count)++].value, err);
     }
     return rc;
 }
@@ -222,17 +248,28 @@ static int check_prompts(const char *path, const struct config_key *key, const j
     return json_is_array(value) ? 0 : FAIL("key '%s': a list is wanted", key->name);
 }
 
-static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c,
-               struct fsdpck_error *err)
+bool config_key_is_auto(const struct config_key *key, const json_t *value)
+{
+    const char *word = json_string_value(value);
+    return key->automatic && word && strcmp(word, "auto") == 0;
+}
+
+int config_key_put(const char *path, const struct config_key *key, json_t *value, struct train_config *c,
+                   struct fsdpck_error *err)
 {
     char *at = (char *)c + key->offset;
     double number;
     int rc;
     if (json_is_null(value))
         return put_null(path, key, at, err);
+    if (config_key_is_auto(key, value)) {
+        c->automatic |= key->automatic;
+        return 0;
+    }
     switch (key->type) {
     case KEY_STRING: return put_string(path, key, value, (const char **)at, err);
     case KEY_CHOICE: return put_choice(path, key, value, (unsigned *)at, err);
+    case KEY_CHOICES: return put_choices(path, key, value, (unsigned *)at, err);
     case KEY_BOOL:
         *(bool *)at = json_is_true(value);
         return json_is_boolean(value) ? 0 : FAIL("key '%s': true or false is wanted", key->name);
@@ -240,9 +277,14 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
         rc = get_number(path, key, value, true, &number, err);
         *(uint64_t *)at = rc ? 0 : (uint64_t)number;
         return rc;
+    case KEY_SWITCH: return put_switch(path, key, value, (uint64_t *)at, err);
     case KEY_NUMBER: return get_number(path, key, value, false, (double *)at, err);
     case KEY_TARGETS: return put_targets(path, key, value, &c->lora, err);
-    case KEY_NAMES: return put_names(path, key, value, &c->lora.modules_to_save, &c->lora.nmodules_to_save, err);
+    case KEY_NAMES:
+        return put_names(path, key, value, (const char *const **)at,
+                         (const char *const **)at == &c->lora.modules_to_save ? &c->lora.nmodules_to_save
+                                                                              : &c->fsdp.nwrap_classes,
+                         err);
     case KEY_PATTERNS:
         return put_patterns(path, key, value, (const struct train_pattern **)at,
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern
@@ -251,6 +293,7 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
     case KEY_FILES: return put_files(path, key, value, c, (const char **)at, err);
     case KEY_COLUMNS: *(json_t **)at = value; return check_columns(path, key, value, err);
     case KEY_PROMPTS: *(json_t **)at = value; return check_prompts(path, key, value, err);
+    case KEY_POLICY: return 0; /* config_policy_put() reads it after all other keys */
     }
     return 0;
 }
@@ -312,7 +355,7 @@ static int apply_one(const char *path, const char *name, size_t nsection, json_t
                      struct fsdpck_error *err)
 {
     const struct config_key *key = config_key_find(name);
-    return key ? put(path, key, value, c, err) : refuse_unknown(path, name, nsection, err);
+    return key ? config_key_put(path, key, value, c, err) : refuse_unknown(path, name, nsection, err);
 }
 
 static int apply_section(const char *path, const char *section, json_t *tree, struct train_config *c,
@@ -332,6 +375,16 @@ static int apply_section(const char *path, const char *section, json_t *tree, st
     return 0;
 }
 
+/* A key of the top level. The name of a section's key, "train.max_steps", is none: it would bypass its section. */
+static int apply_top(const char *path, const char *name, json_t *value, struct train_config *c,
+                     struct fsdpck_error *err)
+{
+    const char *dot = strchr(name, '.');
+    if (dot && config_key_find(name))
+        return FAIL("key '%s': write it as \"%.*s\": { \"%s\": … }", name, (int)(dot - name), name, dot + 1);
+    return apply_one(path, name, 0, value, c, err);
+}
+
 int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_error *err)
 {
     const char *key;
@@ -347,33 +400,36 @@ int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_er
         if (section && !json_is_object(value))
             rc = FAIL("key '%s': an object is wanted", key);
         else
-            rc = section ? apply_section(path, key, value, c, err) : apply_one(path, key, 0, value, c, err);
+            rc = section ? apply_section(path, key, value, c, err) : apply_top(path, key, value, c, err);
     }
     return rc;
 }
 
-static void put_usual(const struct config_key *key, struct train_config *c)
+static void put_default(const struct config_key *key, struct train_config *c)
 {
     char *at = (char *)c + key->offset;
     switch (key->type) {
-    case KEY_STRING: *(const char **)at = key->usual.text; break;
-    case KEY_CHOICE: *(unsigned *)at = (unsigned)config_key_choice(key, key->usual.text); break;
-    case KEY_BOOL: *(bool *)at = key->usual.yes; break;
-    case KEY_U64: *(uint64_t *)at = (uint64_t)key->usual.number; break;
-    case KEY_NUMBER: *(double *)at = key->usual.number; break;
-    case KEY_TARGETS: c->lora.all_linear = strcmp(key->usual.text, "all-linear") == 0; break;
+    case KEY_STRING: *(const char **)at = key->default_value.text; break;
+    case KEY_CHOICE: *(unsigned *)at = (unsigned)config_key_choice(key, key->default_value.text); break;
+    case KEY_BOOL: *(bool *)at = key->default_value.yes; break;
+    case KEY_SWITCH: *(uint64_t *)at = key->default_value.yes; break;
+    case KEY_U64: *(uint64_t *)at = (uint64_t)key->default_value.number; break;
+    case KEY_NUMBER: *(double *)at = key->default_value.number; break;
+    case KEY_TARGETS: c->lora.all_linear = strcmp(key->default_value.text, "all-linear") == 0; break;
+    case KEY_CHOICES: *(unsigned *)at = 0; break;
     case KEY_NAMES:
     case KEY_PATTERNS:
     case KEY_FILES:
     case KEY_COLUMNS:
-    case KEY_PROMPTS: break;
+    case KEY_PROMPTS:
+    case KEY_POLICY: break;
     }
 }
 
 void config_keys_defaults(struct train_config *c)
 {
     for (size_t i = 0; i < config_nkeys; i++)
-        put_usual(&config_keys[i], c);
+        put_default(&config_keys[i], c);
 }
 
 int config_keys_required(const char *path, const struct train_config *c, struct fsdpck_error *err)

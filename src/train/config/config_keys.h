@@ -4,25 +4,29 @@
 #ifndef TRAIN_CONFIG_KEYS_H
 #define TRAIN_CONFIG_KEYS_H
 
+#include <jansson.h>
 #include <train/config.h>
 
 enum config_key_type {
     KEY_STRING,   /* const char * */
     KEY_CHOICE,   /* an enum: the index of the word in `choices`, then on in `also` */
+    KEY_CHOICES,  /* unsigned: a bit for each word of `choices` that a list names; one word is a list too */
     KEY_BOOL,     /* bool */
     KEY_U64,      /* uint64_t in min … max */
+    KEY_SWITCH,   /* uint64_t: 0 for false, 1 for true, or a number in min … max */
     KEY_NUMBER,   /* double in min … max */
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
     KEY_FILES,    /* a path, or a list of paths and {"path", "weight"}; const char *: the first */
     KEY_COLUMNS,  /* json_t *: an object of strings, whose keys are column names */
-    KEY_PROMPTS   /* json_t *: a list of strings, lists of messages, and objects */
+    KEY_PROMPTS,  /* json_t *: a list of strings, lists of messages, and objects */
+    KEY_POLICY    /* a list of objects: struct train_policy * and its count */
 };
 
-/* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_NUMBER; yes: KEY_BOOL. Other
- * types are empty by default. */
-union config_usual {
+/* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_NUMBER; yes: KEY_BOOL,
+ * KEY_SWITCH. Other types are empty by default. */
+union config_default {
     const char *text;
     double number;
     bool yes;
@@ -33,14 +37,17 @@ struct config_key {
     enum config_key_type type;
     size_t offset;   /* in struct train_config */
     const char *doc; /* for users: what the key does, in sentences */
-    union config_usual usual;
-    bool required; /* the config must contain it */
-    bool unset;    /* no default, but optional */
-    bool nullable; /* null is allowed and means 0 or NULL */
-    bool whole;    /* KEY_PATTERNS: integers only */
+    union config_default default_value;
+    bool required;                  /* the config must contain it */
+    bool optional;                  /* no default, but optional */
+    bool nullable;                  /* null is allowed and means 0 or NULL */
+    bool integer;                   /* KEY_PATTERNS: integers only */
+    enum train_automatic automatic; /* 0: the key cannot be "auto" */
+    int policy; /* enum train_policy_key + 1: objects of fsdp.policy may have the key too; 0: they may not */
+    const char *policy_name; /* its name there; NULL: that behind the dot */
     double min, max;
-    const char *choices, *also; /* "a|b" */
-    const char *later;          /* values reserved for a later version */
+    const char *choices, *synonyms; /* "a|b" */
+    const char *reserved;           /* values reserved for a later version */
     /* Returns the reason why the key has no effect in this run, or NULL. No function: the key always has an effect. */
     const char *(*idle)(const struct train_config *c, const struct train_job_size *size);
 };
@@ -62,8 +69,10 @@ extern const size_t config_ncolumns;
 const struct config_key *config_key_find(const char *name);
 /* The enum value of a word; -1: the key has no such word. */
 int config_key_choice(const struct config_key *key, const char *word);
+/* True if the value leaves the key to the run. */
+bool config_key_is_auto(const struct config_key *key, const json_t *value);
 /* True if the word is reserved for a later version of the program. */
-bool config_key_is_later(const struct config_key *key, const char *word);
+bool config_key_is_reserved(const struct config_key *key, const char *word);
 
 enum { CONFIG_NUMBER = 32 };
 
@@ -74,6 +83,10 @@ const char *config_show_number(double value, char text[CONFIG_NUMBER]);
 void config_keys_defaults(struct train_config *c);
 /* Fills c from the tree in c->root. path: the file name for errors. */
 int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_error *err);
+/* Fills the member of c that belongs to the key. Names of modules that it allocates belong to c, also after a
+ * failure. */
+int config_key_put(const char *path, const struct config_key *key, json_t *value, struct train_config *c,
+                   struct fsdpck_error *err);
 /* Fails if a required key has no value. */
 int config_keys_required(const char *path, const struct train_config *c, struct fsdpck_error *err);
 

@@ -17,13 +17,13 @@ static int match(const char *before, const char *regex, const char *after, const
     int code, n = snprintf(pattern, sizeof pattern, "%s%s%s", before, regex, after);
     PCRE2_SIZE at;
     if (n < 0 || (size_t)n >= sizeof pattern)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': a pattern longer than 4000 bytes", key);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key '%s': a pattern longer than 4000 bytes", key);
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                          PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
     if (!compiled) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': \"%.200s\" is no regular expression: %s",
-                                key, regex, why);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key '%s': \"%.200s\" is no regular expression: %s", key,
+                                regex, why);
     }
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(compiled, NULL);
     int rc =
@@ -31,8 +31,8 @@ static int match(const char *before, const char *regex, const char *after, const
     pcre2_match_data_free(data);
     pcre2_code_free(compiled);
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL,
-                                "key 'lora.%s': \"%.200s\" cannot be matched (PCRE2 error %d)", key, regex, rc);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "key '%s': \"%.200s\" cannot be matched (PCRE2 error %d)",
+                                key, regex, rc);
     return rc >= 0;
 }
 
@@ -60,18 +60,23 @@ static int find_pattern(const struct train_pattern *patterns, size_t n, const ch
     return 0;
 }
 
-static int is_chosen(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
-                     struct fsdpck_error *err)
+int target_matches(const struct target_modules *modules, const char *path, struct fsdpck_error *err)
 {
-    if (lora->target_regex)
-        return match("(?:", lora->target_regex, ")", path, "target_modules", err);
-    if (lora->all_linear)
-        return is_linear && !is_head;
-    for (size_t i = 0; i < lora->ntarget_names; i++) {
-        if (target_is_named(path, lora->target_names[i]))
+    if (modules->regex)
+        return match("(?:", modules->regex, ")", path, modules->key, err);
+    for (size_t i = 0; i < modules->nnames; i++) {
+        if (target_is_named(path, modules->names[i]))
             return 1;
     }
     return 0;
+}
+
+static int is_chosen(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
+                     struct fsdpck_error *err)
+{
+    const struct target_modules modules = { "lora.target_modules", lora->target_regex, lora->target_names,
+                                            lora->ntarget_names };
+    return lora->all_linear ? is_linear && !is_head : target_matches(&modules, path, err);
 }
 
 static bool ends_with(const char *text, size_t n, const char *end)
@@ -102,7 +107,7 @@ bool target_is_saved(const struct train_lora_config *lora, const char *path)
 static int exclude_saved(const struct train_lora_config *lora, const char *path, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < lora->nmodules_to_save; i++) {
-        int rc = match("(^|.*\\.)(?:", lora->modules_to_save[i], ")($|\\..*)", path, "modules_to_save", err);
+        int rc = match("(^|.*\\.)(?:", lora->modules_to_save[i], ")($|\\..*)", path, "lora.modules_to_save", err);
         if (rc)
             return rc;
     }
@@ -127,10 +132,10 @@ int target_find(const struct train_lora_config *lora, const char *path, bool is_
     rc = exclude_saved(lora, path, err);
     if (rc)
         return rc < 0 ? rc : 0;
-    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, &rank_pattern, err);
+    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "lora.rank_pattern", path, &r, &rank_pattern, err);
     if (!rc)
-        rc =
-            find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, &alpha_pattern, err);
+        rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "lora.alpha_pattern", path, &alpha, &alpha_pattern,
+                          err);
     *out = (struct target){ .chosen = !rc,
                             .r = (int64_t)r,
                             .scale = alpha / (lora->use_rslora ? sqrt(r) : r),

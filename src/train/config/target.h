@@ -25,6 +25,16 @@ bool target_is_saved(const struct train_lora_config *lora, const char *path);
 /* As target_is_saved(), for one name. */
 bool target_saves(const char *name, const char *path);
 
+/* A regular expression that matches whole paths; or, if it is NULL, names that match the ends of paths. */
+struct target_modules {
+    const char *key; /* of the config, for messages */
+    const char *regex;
+    const char *const *names; /* (nnames) */
+    size_t nnames;
+};
+/* Returns 1 if the modules are those of path, 0 if not. */
+int target_matches(const struct target_modules *modules, const char *path, struct fsdpck_error *err);
+
 /* True if a name of target_modules matches path: the whole path, or its end after a dot. */
 bool target_is_named(const char *path, const char *name);
 

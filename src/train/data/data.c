@@ -17,7 +17,7 @@ bool lists_end(struct lists *l, size_t at)
     return true;
 }
 
-void data_take_fingerprint(struct data *d)
+void data_documents_fingerprint(struct data *d)
 {
     XXH64_hash_t parts[] = {
         d->content[0],
@@ -29,6 +29,12 @@ void data_take_fingerprint(struct data *d)
         d->seed,
     };
     d->fingerprint = XXH3_64bits(parts, sizeof parts);
+}
+
+void data_set_micro_rows(struct data *d, uint64_t nrows)
+{
+    d->micro_rows = nrows;
+    data_documents_fingerprint(d);
 }
 
 uint64_t data_content(const struct data *d)
@@ -53,12 +59,12 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
                                               : config->train.max_steps;
     if (d->planned && *out > d->steps.count)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->data.plan,
-                                "it has %zu steps, and train.max_steps asks for %llu", d->steps.count,
-                                (unsigned long long)*out);
+                                "it has %zu step%s, and train.max_steps asks for %llu", d->steps.count,
+                                fsdpck_plural(d->steps.count), (unsigned long long)*out);
     return 0;
 }
 
-void data_tell(const struct data *d, struct train_data_facts *out)
+void data_describe(const struct data *d, struct train_data_facts *out)
 {
     *out = (struct train_data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count, .by_plan = d->planned };
     for (size_t i = 0; i < d->nmembers; i++) {
@@ -194,7 +200,7 @@ int data_step(const struct data *d, const struct train_config *config, uint64_t 
     return rc;
 }
 
-int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error *err)
+int data_all_rows(const struct data *d, struct step_plan *out, struct fsdpck_error *err)
 {
     size_t nrows = d->groups.count;
     *out = (struct step_plan){ .nmicros = (nrows + d->micro_rows - 1) / d->micro_rows };

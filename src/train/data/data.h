@@ -30,12 +30,14 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
               struct fsdpck_error *err);
 void data_close(struct data *d); /* NULL does nothing */
 
+/* Changes train.micro_batch_size, without reading anything again. */
+void data_set_micro_rows(struct data *d, uint64_t nrows);
 /* Number of steps of the whole run, from num_train_epochs or max_steps. Returns an error if data.plan has fewer than
  * max_steps. */
 int data_nsteps(const struct data *d, const struct train_config *config, uint64_t *out, struct fsdpck_error *err);
 /* Upper bounds for the tokens and documents of a micro-batch, for buffers. */
 void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs);
-void data_tell(const struct data *d, struct train_data_facts *out);
+void data_describe(const struct data *d, struct train_data_facts *out);
 /* Hash of the tokens. It does not depend on the packing into rows. */
 uint64_t data_content(const struct data *d);
 /* Hash of data, plan, packing and batch, which a resumed run must share. */
@@ -50,7 +52,7 @@ int data_step(const struct data *d, const struct train_config *config, uint64_t 
               struct fsdpck_error *err);
 void step_plan_free(struct step_plan *p);
 /* Every row once, in micro-batches in packing order, for evaluation. Release *out with step_plan_free(). */
-int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error *err);
+int data_all_rows(const struct data *d, struct step_plan *out, struct fsdpck_error *err);
 
 /* Fills the token arrays of a micro-batch: ids, positions (within the document), targets (-1: none), each (ntok); and
  * the bounds of its documents (ndocs + 1). */

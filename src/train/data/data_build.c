@@ -26,10 +26,10 @@ struct build {
     struct data_cache *cache; /* NULL: sections go into `into` */
     struct data *into;
     struct data_parts *parts;
-    size_t seen, total;    /* parts that the reader has reached; the total, or SIZE_MAX while unknown */
-    size_t appended;       /* number of parts appended, by any process */
-    struct timespec moved; /* time of the last change of `appended` */
-    size_t making[MAX_THREADS], nmaking, nthreads;
+    size_t seen, total;          /* parts that the reader has reached; the total, or SIZE_MAX while unknown */
+    size_t appended;             /* number of parts appended, by any process */
+    struct timespec appended_at; /* time of the last change of `appended` */
+    size_t in_progress[MAX_THREADS], nin_progress, nthreads;
     struct finished *ready;
     size_t nready;
     size_t failed; /* the lowest part with an error, or SIZE_MAX */
@@ -40,7 +40,7 @@ struct build {
 };
 
 /* State of one thread. */
-struct maker {
+struct builder {
     struct build *b;
     struct chat_coder *coder;
     struct data_part part;
@@ -53,8 +53,8 @@ static const char *path_of(const struct build *b, const struct data_part *part)
 
 /* Parses a bad line again, now with its line number, for the error message. Line numbers are expensive, so they are
  * computed only here. */
-static int tell_line(struct maker *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes,
-                     struct fsdpck_error *err)
+static int report_bad_line(struct builder *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes,
+                           struct fsdpck_error *err)
 {
     const char *path = path_of(m->b, &m->part);
     uint64_t before = 0;
@@ -65,7 +65,7 @@ static int tell_line(struct maker *m, struct data_section *s, uint64_t line, con
 }
 
 /* A bad line fails the build, unless data.on_bad_line skips it. Out of memory always fails it. */
-static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_error *err)
+static int add_lines(struct builder *m, struct data_section *s, struct fsdpck_error *err)
 {
     const char *at = m->part.text, *end = at + m->part.nbytes;
     bool skip = m->b->reader->config->data.on_bad_line == TRAIN_BAD_LINE_SKIP;
@@ -76,7 +76,7 @@ static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_erro
         stop = stop ? stop : end;
         int rc = data_add_line(s, m->b->reader, m->coder, path_of(m->b, &m->part), line, at, (size_t)(stop - at), &why);
         if (rc && (!skip || rc == FSDPCK_ERR_NOMEM))
-            return tell_line(m, s, line, at, (size_t)(stop - at), err);
+            return report_bad_line(m, s, line, at, (size_t)(stop - at), err);
         s->nskipped += rc != 0;
         at = stop + 1;
     }
@@ -93,24 +93,24 @@ static void part_failed(struct build *b, size_t number, const struct fsdpck_erro
     b->error = *err;
 }
 
-static void break_off(struct build *b, const struct fsdpck_error *err)
+static void fail_build(struct build *b, const struct fsdpck_error *err)
 {
     if (!b->broken)
         b->error = *err;
     b->broken = true;
 }
 
-static bool is_over(const struct build *b)
+static bool is_finished(const struct build *b)
 {
     return b->broken || b->appended >= b->failed || b->appended >= b->total;
 }
 
-static void has_moved(struct build *b, size_t appended)
+static void set_appended(struct build *b, size_t appended)
 {
     if (appended <= b->appended)
         return;
     b->appended = appended;
-    clock_gettime(CLOCK_MONOTONIC, &b->moved);
+    clock_gettime(CLOCK_MONOTONIC, &b->appended_at);
     pthread_cond_broadcast(&b->changed);
 }
 
@@ -131,7 +131,7 @@ static void append_ready(struct build *b)
 {
     struct fsdpck_error err = { 0 };
     if (b->cache)
-        has_moved(b, data_cache_nparts(b->cache));
+        set_appended(b, data_cache_nparts(b->cache));
     for (struct finished **at = &b->ready; *at;) {
         struct finished *f = *at;
         if (f->number > b->appended) {
@@ -140,12 +140,12 @@ static void append_ready(struct build *b)
         }
         if (f->number == b->appended && !b->broken) {
             if (append(b, &f->section, &err))
-                break_off(b, &err);
+                fail_build(b, &err);
             else
-                has_moved(b, f->number + 1);
+                set_appended(b, f->number + 1);
         }
         if (b->cache)
-            data_cache_let_go(b->cache, f->number);
+            data_cache_release(b->cache, f->number);
         *at = f->next;
         b->nready--;
         data_section_free(&f->section);
@@ -154,16 +154,16 @@ static void append_ready(struct build *b)
     }
 }
 
-static void unlist(struct build *b, size_t number)
+static void remove_in_progress(struct build *b, size_t number)
 {
-    for (size_t i = 0; i < b->nmaking; i++) {
-        if (b->making[i] == number)
-            b->making[i--] = b->making[--b->nmaking];
+    for (size_t i = 0; i < b->nin_progress; i++) {
+        if (b->in_progress[i] == number)
+            b->in_progress[i--] = b->in_progress[--b->nin_progress];
     }
 }
 
 /* Makes the part that m has taken. Called with the mutex held; releases it while working. */
-static void make(struct maker *m, size_t number)
+static void build_part(struct builder *m, size_t number)
 {
     struct build *b = m->b;
     struct fsdpck_error err = { 0 };
@@ -171,11 +171,11 @@ static void make(struct maker *m, size_t number)
     pthread_mutex_unlock(&b->mutex);
     int rc = f ? add_lines(m, &f->section, &err) : fsdpck_error_nomem(&err, sizeof *f);
     pthread_mutex_lock(&b->mutex);
-    unlist(b, number);
+    remove_in_progress(b, number);
     if (rc) {
         part_failed(b, number, &err);
         if (b->cache)
-            data_cache_let_go(b->cache, number);
+            data_cache_release(b->cache, number);
         if (f)
             data_section_free(&f->section);
         free(f);
@@ -196,14 +196,14 @@ static bool claim(struct build *b, size_t number)
         return true;
     if (!data_cache_claim(b->cache, number))
         return false;
-    has_moved(b, data_cache_nparts(b->cache));
+    set_appended(b, data_cache_nparts(b->cache));
     if (number < b->appended)
-        data_cache_let_go(b->cache, number);
+        data_cache_release(b->cache, number);
     return number >= b->appended;
 }
 
 /* Claims and reads the next part for this process. Stops if too many finished sections wait to be appended. */
-static bool next_part(struct maker *m, size_t *number)
+static bool next_part(struct builder *m, size_t *number)
 {
     struct build *b = m->b;
     struct fsdpck_error err = { 0 };
@@ -224,13 +224,13 @@ static bool next_part(struct maker *m, size_t *number)
             return true;
         part_failed(b, *number, &err);
         if (b->cache)
-            data_cache_let_go(b->cache, *number);
+            data_cache_release(b->cache, *number);
     }
     return false;
 }
 
 /* Reads a part that the shared reader has already passed. */
-static int find_part(struct maker *m, size_t number, struct fsdpck_error *err)
+static int find_part(struct builder *m, size_t number, struct fsdpck_error *err)
 {
     struct data_parts *parts;
     size_t at = 0;
@@ -246,42 +246,42 @@ static int find_part(struct maker *m, size_t number, struct fsdpck_error *err)
     return rc;
 }
 
-static bool is_ours(const struct build *b, size_t number)
+static bool is_claimed_here(const struct build *b, size_t number)
 {
     bool ours = number >= b->seen;
-    for (size_t i = 0; i < b->nmaking; i++)
-        ours |= b->making[i] == number;
+    for (size_t i = 0; i < b->nin_progress; i++)
+        ours |= b->in_progress[i] == number;
     for (const struct finished *f = b->ready; f; f = f->next)
         ours |= f->number == number;
     return ours;
 }
 
-static bool is_stuck(const struct build *b)
+static bool is_stalled(const struct build *b)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec - b->moved.tv_sec > PATIENCE_SECONDS;
+    return now.tv_sec - b->appended_at.tv_sec > PATIENCE_SECONDS;
 }
 
 /* Another process makes the next part to append. Waits for it; if that process is gone or stuck, makes the part
  * here. */
-static void wait_for_others(struct maker *m)
+static void wait_for_others(struct builder *m)
 {
     struct build *b = m->b;
     struct fsdpck_error err = { 0 };
     struct timespec until;
     append_ready(b);
-    if (is_over(b))
+    if (is_finished(b))
         return;
     size_t number = b->appended;
-    if (!is_ours(b, number) && (claim(b, number) || is_stuck(b))) {
-        b->making[b->nmaking++] = number;
+    if (!is_claimed_here(b, number) && (claim(b, number) || is_stalled(b))) {
+        b->in_progress[b->nin_progress++] = number;
         if (find_part(m, number, &err) == 0) {
-            make(m, number);
+            build_part(m, number);
         } else {
-            unlist(b, number);
+            remove_in_progress(b, number);
             part_failed(b, number, &err);
-            data_cache_let_go(b->cache, number);
+            data_cache_release(b->cache, number);
         }
         return;
     }
@@ -292,7 +292,7 @@ static void wait_for_others(struct maker *m)
     pthread_cond_timedwait(&b->changed, &b->mutex, &until);
 }
 
-static void tell_progress(struct build *b)
+static void report_progress(struct build *b)
 {
     const struct fsdpck_options *opt = b->reader->opt;
     uint64_t done, total;
@@ -302,7 +302,7 @@ static void tell_progress(struct build *b)
     opt->progress(opt->ctx, done, total);
 }
 
-static void look_for_stop(struct build *b)
+static void check_stop(struct build *b)
 {
     struct fsdpck_error err = { 0 };
     const struct fsdpck_options *opt = b->reader->opt;
@@ -310,24 +310,24 @@ static void look_for_stop(struct build *b)
         return;
     fsdpck_error_set(&err, FSDPCK_ERR_STOPPED, b->reader->config->data.train,
                      "stopped while it was tokenized; the same command goes on where this one ended");
-    break_off(b, &err);
+    fail_build(b, &err);
 }
 
 static void *run_thread(void *arg)
 {
     struct build *b = arg;
-    struct maker m = { .b = b };
+    struct builder m = { .b = b };
     struct fsdpck_error err = { 0 };
     size_t number;
     int rc = b->reader->chat ? chat_coder_new(b->reader->chat, &m.coder, &err) : 0;
     pthread_mutex_lock(&b->mutex);
     if (rc)
-        break_off(b, &err);
-    while (look_for_stop(b), !is_over(b)) {
+        fail_build(b, &err);
+    while (check_stop(b), !is_finished(b)) {
         if (next_part(&m, &number)) {
-            tell_progress(b);
-            b->making[b->nmaking++] = number;
-            make(&m, number);
+            report_progress(b);
+            b->in_progress[b->nin_progress++] = number;
+            build_part(&m, number);
         } else {
             wait_for_others(&m);
         }
@@ -376,7 +376,7 @@ int data_build(const struct data_reader *reader, struct data_cache *cache, struc
                        .total = SIZE_MAX,
                        .failed = SIZE_MAX,
                        .nthreads = count_threads(reader) };
-    clock_gettime(CLOCK_MONOTONIC, &b.moved);
+    clock_gettime(CLOCK_MONOTONIC, &b.appended_at);
     pthread_mutex_init(&b.mutex, NULL);
     pthread_cond_init(&b.changed, NULL);
     int rc = data_parts_open(reader->config, &b.parts, err);

@@ -108,7 +108,7 @@ int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, 
     *found = false;
     if (rc || !map)
         return rc;
-    rc = cache_take(d, id, map, nbytes, found, err);
+    rc = cache_load(d, id, map, nbytes, found, err);
     if (*found && d->ndocs) {
         madvise(map, nbytes, MADV_DONTNEED); /* the check has read all of it; a step needs little at a time */
         d->map = map;
@@ -269,7 +269,7 @@ bool data_cache_claim(struct data_cache *c, size_t part)
     return lock_byte(c->lock, F_WRLCK, BYTE_PARTS + part, false);
 }
 
-void data_cache_let_go(struct data_cache *c, size_t part)
+void data_cache_release(struct data_cache *c, size_t part)
 {
     lock_byte(c->lock, F_UNLCK, BYTE_PARTS + part, false);
 }

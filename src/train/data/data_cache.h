@@ -21,7 +21,7 @@ int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_
 void data_cache_close(struct data_cache *c); /* Releases all claims. NULL does nothing */
 /* Claims a part for this process; false: another process has it. The claim does not exclude threads of this process. */
 bool data_cache_claim(struct data_cache *c, size_t part);
-void data_cache_let_go(struct data_cache *c, size_t part);
+void data_cache_release(struct data_cache *c, size_t part);
 /* Number of parts appended so far, by any process. */
 size_t data_cache_nparts(struct data_cache *c);
 /* Appends a section as part number data_cache_nparts(). */

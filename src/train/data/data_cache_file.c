@@ -101,22 +101,22 @@ static bool ends_are_sound(const struct data_cache_id *id, const char *bytes, ui
     return memcmp(bytes, &h, sizeof h) == 0 && memcmp(&found, &e, sizeof e) == 0;
 }
 
-int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
+int cache_load(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
                struct fsdpck_error *err)
 {
     uint64_t at = sizeof(struct cache_header), nsections = 0, n;
     int rc = 0;
     *sound = ends_are_sound(id, bytes, nbytes, &nsections);
     if (*sound)
-        rc = data_take_begin(d, id->nfiles, err);
+        rc = data_documents_begin(d, id->nfiles, err);
     for (uint64_t i = 0; i < nsections && *sound && !rc; i++) {
         struct data_section s;
         *sound = unpack(bytes + at, nbytes - sizeof(struct cache_end) - at, &s, &n);
         if (*sound)
-            rc = data_take_section(d, &s, id->nvocab, sound, err);
+            rc = data_documents_add(d, &s, id->nvocab, sound, err);
         at += n;
     }
     *sound = *sound && !rc && at == nbytes - sizeof(struct cache_end);
-    data_take_end(d);
+    data_documents_end(d);
     return rc;
 }

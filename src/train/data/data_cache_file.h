@@ -33,7 +33,7 @@ void cache_end_make(struct cache_end *e, uint64_t nsections, uint64_t nbytes);
 char *cache_section_pack(const struct data_section *s, size_t *nbytes);
 /* Takes all documents of a file that was read or mapped; they point into it. *sound false: the file is damaged, or
  * holds other data. */
-int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
+int cache_load(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
                struct fsdpck_error *err);
 
 #endif

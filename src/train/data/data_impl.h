@@ -81,14 +81,14 @@ int data_add_line(struct data_section *s, const struct data_reader *reader, stru
 
 /* Converts sections to documents, in order. The documents point into the sections, which must remain valid. *sound
  * false: a section has invalid contents. */
-int data_take_begin(struct data *d, size_t nfiles, struct fsdpck_error *err);
-int data_take_section(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound,
-                      struct fsdpck_error *err);
-void data_take_end(struct data *d);
+int data_documents_begin(struct data *d, size_t nfiles, struct fsdpck_error *err);
+int data_documents_add(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound,
+                       struct fsdpck_error *err);
+void data_documents_end(struct data *d);
 void data_free_documents(struct data *d);
-void data_take_fingerprint(struct data *d);
+void data_documents_fingerprint(struct data *d);
 /* Repeats documents according to the weights of their files. */
-int data_weigh(struct data *d, const struct train_config *config, struct fsdpck_error *err);
+int data_apply_weights(struct data *d, const struct train_config *config, struct fsdpck_error *err);
 
 struct data_cache;
 /* Builds the sections of all parts of config->data.files, with all threads, together with the other processes that

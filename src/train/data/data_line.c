@@ -31,10 +31,9 @@ static int add_tokens(struct data_section *d, const char *path, uint64_t line, j
 {
     size_t n = json_array_size(ids);
     if (n == 0 || n > MAX_DOCUMENT || json_array_size(labels) != n)
-        return fsdpck_error_set(
-            err, FSDPCK_ERR_FORMAT, path,
-            "line %llu: input_ids has %zu entries and labels %zu; as many are wanted, and at least one",
-            (unsigned long long)line, n, json_array_size(labels));
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path,
+                                "line %llu: input_ids has %zu %s and labels %zu; as many are wanted, and at least one",
+                                (unsigned long long)line, n, n == 1 ? "entry" : "entries", json_array_size(labels));
     struct data_section_doc *doc = new_document(d, n);
     if (!doc)
         return fsdpck_error_nomem(err, n * sizeof *d->ids);

@@ -11,14 +11,14 @@
 #include "data/data_cache.h"
 #include "data/data_columns.h"
 
-static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
-                 const char *path, bool made)
+static void note_documents(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
+                           const char *path, bool made)
 {
     char line[600];
     if (!opt || !opt->note)
         return;
-    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train,
-             d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
+    snprintf(line, sizeof line, "%.160s%s: %zu document%s; %s %.200s", config->data.train,
+             d->nfiles > 1 ? " and others" : "", d->ndocs, fsdpck_plural(d->ndocs), made ? "kept in" : "from", path);
     opt->note(opt->ctx, line);
 }
 
@@ -70,7 +70,7 @@ static int open_text(struct data *d, struct data_reader *reader, const struct fs
     if (!rc)
         rc = open_cache(d, reader, &id, &made, err);
     if (!rc)
-        tell(d, config, opt, path, made);
+        note_documents(d, config, opt, path, made);
     reader->chat = NULL;
     chat_close(chat);
     return rc;
@@ -82,10 +82,10 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
     bool sound = true;
     int rc = data_build(reader, NULL, d, err);
     if (!rc)
-        rc = data_take_begin(d, reader->config->data.nfiles, err);
+        rc = data_documents_begin(d, reader->config->data.nfiles, err);
     for (size_t i = 0; i < d->nsections && !rc && sound; i++)
-        rc = data_take_section(d, &d->sections[i], reader->nvocab, &sound, err);
-    data_take_end(d);
+        rc = data_documents_add(d, &d->sections[i], reader->nvocab, &sound, err);
+    data_documents_end(d);
     if (!rc && (!sound || d->ndocs == 0))
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train,
                               sound ? "no line of it could be used" : "more than 2^32 documents");
@@ -114,15 +114,15 @@ static int has_text(const struct train_config *config, bool *out, struct fsdpck_
 }
 
 /* Reports content that the tokenizer or the template dropped from documents. */
-static void tell_notes(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
+static void note_chat_notes(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
     char line[600];
     for (int i = 0; i < CHAT_NNOTES && opt && opt->note; i++) {
         if (!d->nnoted[i])
             continue;
-        snprintf(line, sizeof line, "%.200s%s: %llu of %zu documents %s", config->data.train,
+        snprintf(line, sizeof line, "%.200s%s: %llu of %zu document%s %s %s", config->data.train,
                  d->nfiles > 1 ? " and others" : "", (unsigned long long)d->nnoted[i], d->ndocs,
-                 chat_note_text((enum chat_note)i));
+                 fsdpck_plural(d->ndocs), d->nnoted[i] == 1 ? "has" : "have", chat_note_text((enum chat_note)i));
         opt->note(opt->ctx, line);
     }
 }
@@ -137,13 +137,13 @@ static int open_documents(struct data *d, const struct train_config *config, int
     if (!rc)
         rc = text ? open_text(d, &reader, opt, err) : open_tokens(d, &reader, err);
     if (!rc && d->nskipped && opt && opt->note) {
-        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train,
-                 (unsigned long long)d->nskipped);
+        snprintf(line, sizeof line, "%.200s: %llu bad line%s left out (data.on_bad_line)", config->data.train,
+                 (unsigned long long)d->nskipped, fsdpck_plural(d->nskipped));
         opt->note(opt->ctx, line);
     }
     if (!rc)
-        tell_notes(d, config, opt);
-    return rc ? rc : data_weigh(d, config, err);
+        note_chat_notes(d, config, opt);
+    return rc ? rc : data_apply_weights(d, config, err);
 }
 
 static int make_order(struct data *d, struct fsdpck_error *err)
@@ -171,7 +171,7 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
     if (!rc && !d->planned)
         rc = make_order(d, err);
     if (!rc)
-        data_take_fingerprint(d);
+        data_documents_fingerprint(d);
     if (rc) {
         data_close(d);
         d = NULL;

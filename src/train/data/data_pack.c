@@ -53,15 +53,16 @@ static void note(const struct left_out *n, const struct data *d, const struct tr
     if (!opt || !opt->note || n->ncut + n->ndropped + n->nempty == 0)
         return;
     if (n->ncut)
-        snprintf(cut, sizeof cut, " %zu cut at data.seq_len (%llu tokens)", n->ncut,
-                 (unsigned long long)config->data.seq_len);
+        snprintf(cut, sizeof cut, " %zu cut at data.seq_len (%llu token%s)", n->ncut,
+                 (unsigned long long)config->data.seq_len, fsdpck_plural(config->data.seq_len));
     if (n->ndropped)
-        snprintf(dropped, sizeof dropped, " %zu left out (longer than data.seq_len, %llu tokens: data.too_long)",
-                 n->ndropped, (unsigned long long)config->data.seq_len);
+        snprintf(dropped, sizeof dropped, " %zu left out (longer than data.seq_len, %llu token%s: data.too_long)",
+                 n->ndropped, (unsigned long long)config->data.seq_len, fsdpck_plural(config->data.seq_len));
     if (n->nempty)
         snprintf(empty, sizeof empty, "%s %zu left out (no supervised token)", n->ncut || n->ndropped ? "," : "",
                  n->nempty);
-    snprintf(line, sizeof line, "%.200s: of %zu documents%s%s%s", config->data.train, d->ndocs, cut, dropped, empty);
+    snprintf(line, sizeof line, "%.200s: of %zu document%s%s%s%s", config->data.train, d->ndocs,
+             fsdpck_plural(d->ndocs), cut, dropped, empty);
     opt->note(opt->ctx, line);
 }
 

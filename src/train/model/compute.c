@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/bump.h"
+#include "model/policy.h"
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -21,6 +22,17 @@ int64_t compute_largest_rank(const struct layout *l, int64_t nlayer)
         r = most(most(r, x->q.r + x->k.r + x->v.r), most(most(x->o.r, x->gate.r + x->up.r), x->down.r));
     }
     return r;
+}
+
+void compute_go_over(struct compute *c, uint32_t from, uint32_t to, void *x, void *by_way_of)
+{
+    const enum kern_dtype was = layout_dtype(c->l, from), is = layout_dtype(c->l, to);
+    const int64_t n = c->batch.ntok, d = c->m->hidden;
+    c->dtype = is;
+    if (was == is)
+        return;
+    c->device->ops->cast(c->stream, mat(c, by_way_of, d), (struct kern_cmat){ x, d, was }, n, d);
+    c->device->ops->cast(c->stream, mat(c, x, d), cmat(c, by_way_of, d), n, d);
 }
 
 struct dora_widths {
@@ -57,9 +69,9 @@ void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool ba
 {
     const struct dora_widths w = dora_widths(c->l, c->m->nlayer);
     c->norms = bump_floats(v, c->l->norms_nelem);
-    c->u = bump_acts(v, c->dtype, ntok * w.u);
-    c->dy = bump_acts(v, c->dtype, backward ? ntok * w.dy : 0);
-    c->dropped = bump_acts(v, c->dtype, c->dropout > 0 ? ntok * w.dropped : 0);
+    c->u = bump_acts(v, c->widest, ntok * w.u);
+    c->dy = bump_acts(v, c->widest, backward ? ntok * w.dy : 0);
+    c->dropped = bump_acts(v, c->widest, c->dropout > 0 ? ntok * w.dropped : 0);
 }
 
 int64_t compute_whole_units(const struct compute *c, int64_t ntok)
@@ -68,28 +80,30 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok)
     return (ntok + unit - 1) / unit * unit;
 }
 
-static void alloc_block(const struct compute *c, struct bump *v, const struct layer *layer, struct block *b)
+static void alloc_block(const struct compute *c, struct bump *v, int64_t number, struct block *b)
 {
+    const struct layer *layer = &c->l->layers[number];
+    const enum kern_dtype act = layout_dtype(c->l, (uint32_t)number + 1);
     const struct model *m = c->m;
     int64_t ntok = c->ntok, nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
-    b->x2 = bump_acts(v, c->dtype, ntok * m->hidden);
+    b->x2 = bump_acts(v, act, ntok * m->hidden);
     b->rstd1 = bump_floats(v, ntok);
     b->rstd2 = bump_floats(v, ntok);
-    b->q = bump_acts(v, c->dtype, nq);
-    b->k = bump_acts(v, c->dtype, nkv);
-    b->v = bump_acts(v, c->dtype, nkv);
-    b->o = bump_acts(v, c->dtype, nq);
-    b->q_raw = m->qk_norm ? bump_acts(v, c->dtype, nq) : b->q;
-    b->k_raw = m->qk_norm ? bump_acts(v, c->dtype, nkv) : b->k;
+    b->q = bump_acts(v, act, nq);
+    b->k = bump_acts(v, act, nkv);
+    b->v = bump_acts(v, act, nkv);
+    b->o = bump_acts(v, act, nq);
+    b->q_raw = m->qk_norm ? bump_acts(v, act, nq) : b->q;
+    b->k_raw = m->qk_norm ? bump_acts(v, act, nkv) : b->k;
     b->rstd_q = m->qk_norm ? bump_floats(v, ntok * m->nhead) : NULL;
     b->rstd_k = m->qk_norm ? bump_floats(v, ntok * m->nkv) : NULL;
     b->lse = bump_floats(v, ntok * m->nhead);
-    b->gate = bump_acts(v, c->dtype, ntok * m->inner);
-    b->up = bump_acts(v, c->dtype, ntok * m->inner);
-    b->s_qkv = bump_acts(v, c->dtype, ntok * (layer->q.r + layer->k.r + layer->v.r));
-    b->s_o = bump_acts(v, c->dtype, ntok * layer->o.r);
-    b->s_gate_up = bump_acts(v, c->dtype, ntok * (layer->gate.r + layer->up.r));
-    b->s_down = bump_acts(v, c->dtype, ntok * layer->down.r);
+    b->gate = bump_acts(v, act, ntok * m->inner);
+    b->up = bump_acts(v, act, ntok * m->inner);
+    b->s_qkv = bump_acts(v, act, ntok * (layer->q.r + layer->k.r + layer->v.r));
+    b->s_o = bump_acts(v, act, ntok * layer->o.r);
+    b->s_gate_up = bump_acts(v, act, ntok * (layer->gate.r + layer->up.r));
+    b->s_down = bump_acts(v, act, ntok * layer->down.r);
 }
 
 /* Blocks below the lowest trained one need no activations for the backward pass. They share one buffer with the
@@ -97,20 +111,25 @@ static void alloc_block(const struct compute *c, struct bump *v, const struct la
  * buffers. */
 static void alloc_blocks(struct compute *c, struct bump *v)
 {
-    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
-    size_t begin, end;
-    for (int64_t i = 0; i < nlayer; i++)
-        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : bump_acts(v, c->dtype, c->ntok * c->m->hidden);
-    begin = end = v->at;
+    const int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
     for (int64_t i = 0; i < nlayer; i++) {
-        if (i < nshared)
-            v->at = begin;
-        else if (i == nshared)
-            v->at = end;
-        alloc_block(c, v, &c->l->layers[i], &c->blocks[i]);
+        const enum kern_dtype act = i < first ? c->widest : layout_dtype(c->l, (uint32_t)i + 1);
+        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : bump_acts(v, act, c->ntok * c->m->hidden);
+    }
+    const size_t begin = v->at;
+    size_t end = v->at;
+    for (int64_t i = 0; i < nlayer; i++) {
+        if (i >= first && !c->blocks[i].recomputed)
+            continue;
+        v->at = begin;
+        alloc_block(c, v, i, &c->blocks[i]);
         end = v->at > end ? v->at : end;
     }
     v->at = end;
+    for (int64_t i = first; i < nlayer; i++) {
+        if (!c->blocks[i].recomputed)
+            alloc_block(c, v, i, &c->blocks[i]);
+    }
 }
 
 static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)
@@ -136,10 +155,10 @@ static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
                               .rows = &some_row,
                               .d = m->hidden,
                               .nvocab = m->nvocab,
-                              .compute = c->dtype,
+                              .compute = layout_dtype(c->l, c->l->ngroups - 1),
                               .output = c->output,
-                              .h.dtype = c->dtype,
-                              .dh.dtype = c->dtype,
+                              .h.dtype = layout_dtype(c->l, c->l->ngroups - 1),
+                              .dh.dtype = layout_dtype(c->l, c->l->ngroups - 1),
                               .lora = { .r = c->l->head.r },
                               .chunk = head_chunk(c) };
     alloc_attention(c, v, ndocs);
@@ -176,20 +195,21 @@ static void alloc_all(struct compute *c, struct bump *v)
     alloc_blocks(c, v);
     c->cosines = bump_floats(v, n * m->head_dim / 2);
     c->sines = bump_floats(v, n * m->head_dim / 2);
-    c->x_last = bump_acts(v, c->dtype, n * m->hidden);
+    c->x_last = bump_acts(v, c->widest, n * m->hidden);
     c->rstd_last = bump_floats(v, n);
-    c->h = bump_acts(v, c->dtype, n * m->hidden);
-    c->dx = bump_acts(v, c->dtype, n * m->hidden);
-    c->dh = bump_acts(v, c->dtype, n * m->hidden);
-    c->dq = bump_acts(v, c->dtype, n * nq);
-    c->dk = bump_acts(v, c->dtype, n * nkv);
-    c->dv = bump_acts(v, c->dtype, n * nkv);
-    c->d_o = bump_acts(v, c->dtype, n * nq);
-    c->act = bump_acts(v, c->dtype, n * m->inner);
-    c->ds = bump_acts(v, c->dtype, n * r);
-    c->s_embed = bump_acts(v, c->dtype, n * c->l->embed.r);
-    c->a_joint = bump_acts(v, c->dtype, r * m->hidden);
+    c->h = bump_acts(v, c->widest, n * m->hidden);
+    c->dx = bump_acts(v, c->widest, n * m->hidden);
+    c->dh = bump_acts(v, c->widest, n * m->hidden);
+    c->dq = bump_acts(v, c->widest, n * nq);
+    c->dk = bump_acts(v, c->widest, n * nkv);
+    c->dv = bump_acts(v, c->widest, n * nkv);
+    c->d_o = bump_acts(v, c->widest, n * nq);
+    c->act = bump_acts(v, c->widest, n * m->inner);
+    c->ds = bump_acts(v, c->widest, n * r);
+    c->s_embed = bump_acts(v, c->widest, n * c->l->embed.r);
+    c->a_joint = bump_acts(v, c->widest, r * m->hidden);
     c->da_joint = bump_floats(v, r * m->hidden);
+    compute_alloc_weights(c, v);
     compute_alloc_dora(c, v, n, true);
     c->loss = bump_floats(v, n);
     alloc_scratch(c, v, c->ndocs);
@@ -243,9 +263,10 @@ static void describe(struct compute *c, const struct model *m, const struct layo
 {
     c->m = m;
     c->l = l;
-    c->dtype = l->params[0].dtype;
+    c->dtype = c->widest = layout_dtype(l, 0);
+    for (uint32_t g = 0; g < l->ngroups; g++)
+        c->widest = layout_dtype(l, g) == KERN_F32 ? KERN_F32 : c->widest;
     c->output = config->dtype.output == TRAIN_BF16 ? KERN_BF16 : KERN_F32;
-    c->nrecomputed = config->fsdp.checkpointing == TRAIN_RECOMPUTE_BLOCK ? m->nlayer : 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }
@@ -281,22 +302,46 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
     return rc;
 }
 
+static int choose_checkpointing(struct compute *c, const struct train_config *config, struct fsdpck_error *err)
+{
+    struct group_policy *policy;
+    int rc = policy_make(config, c->l, &policy, err);
+    for (int64_t i = 0; i < c->m->nlayer && !rc; i++) {
+        c->blocks[i].checkpointing = policy[i + 1].checkpointing;
+        c->nchoices += policy[i + 1].checkpointing == TRAIN_RECOMPUTE_AUTO;
+    }
+    free(policy);
+    return rc;
+}
+
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
 {
     int rc = compute_new_bare(m, l, config, where, out, err);
     if (rc)
         return rc;
+    rc = choose_checkpointing(*out, config, err);
+    if (rc) {
+        compute_free(*out);
+        *out = NULL;
+        return rc;
+    }
     (*out)->ntok = compute_whole_units(*out, ntok);
     (*out)->ndocs = ndocs + 1; /* plus the padding */
-    compute_recompute(*out, (*out)->nrecomputed);
+    compute_recompute(*out, 0);
     return 0;
 }
 
 void compute_recompute(struct compute *c, int64_t n)
 {
     struct bump v = { 0 };
-    c->nrecomputed = n;
+    c->nrecomputed = 0;
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        struct block *b = &c->blocks[i];
+        b->recomputed =
+            b->checkpointing == TRAIN_RECOMPUTE_BLOCK || (b->checkpointing == TRAIN_RECOMPUTE_AUTO && n-- > 0);
+        c->nrecomputed += b->recomputed;
+    }
     alloc_all(c, &v);
     c->nbytes = v.at;
 }

@@ -12,8 +12,10 @@
 
 #include "model/layout.h"
 
-/* Activations of a block that its backward pass needs. Pointers to void have the type compute.dtype. */
+/* Activations of a block that its backward pass needs. Pointers to void have the dtype of the block's group. */
 struct block {
+    enum train_recompute checkpointing;     /* as the config has it */
+    bool recomputed;                        /* shares all buffers but x with other such blocks */
     void *x, *x2;                           /* (T, hidden): the input; after attention */
     float *rstd1, *rstd2;                   /* (T) */
     void *q, *k, *v, *o;                    /* (T, heads · head_dim), after RoPE */
@@ -67,10 +69,12 @@ struct compute {
     struct kern_buffer host; /* pinned memory: the batch, and the loss copied back */
     size_t ndocs;            /* capacity */
     int64_t ntok;            /* capacity */
-    int64_t nrecomputed;     /* activation checkpointing: the first nrecomputed blocks store only x */
+    int64_t nrecomputed;     /* activation checkpointing: number of blocks that store only x */
+    int64_t nchoices;        /* blocks of which compute_recompute() decides */
     float dropout;
     uint64_t seed;
-    enum kern_dtype dtype;                 /* dtype of activations and parameters */
+    enum kern_dtype dtype;                 /* dtype of activations and parameters of the group that is computed */
+    enum kern_dtype widest;                /* the largest of any group: buffers that groups share have room for it */
     enum kern_dtype output;                /* dtype to which logits are rounded for the loss */
     float *grads;                          /* layout.grad_at; borrowed */
     uint32_t *uses, nuses, nforward;       /* (nuses) from compute_uses(); the forward pass uses the first nforward */
@@ -78,7 +82,7 @@ struct compute {
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* loss of the micro-batch: in device memory; in pinned memory */
-    struct block *blocks;         /* (nlayer); recomputed blocks share all buffers but x */
+    struct block *blocks;         /* (nlayer) */
     float *cosines, *sines;       /* (ntok, head_dim/2) */
     void *x_last;                 /* after the last block */
     float *rstd_last;
@@ -86,6 +90,7 @@ struct compute {
     void *dq, *dk, *dv, *d_o; /* (T, heads · head_dim) */
     void *act;                /* (T, inner) */
     void *ds, *s_embed;       /* (T, largest Σ r); (T, r) */
+    void *weights;            /* dequantized weights of layers that share an input; NULL if none is quantized */
     void *a_joint;            /* (Σ r, hidden): A of adapters that share their input */
     float *da_joint;          /* its gradient */
     float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
@@ -107,8 +112,13 @@ int compute_bind(struct compute *c, void *memory, unsigned char *values, float *
  * buffers. */
 int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
                      const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
-/* Call before compute_bind(). Recomputes nbytes for activation checkpointing of the first n blocks. */
+/* Call before compute_bind(). Recomputes nbytes for activation checkpointing of the first n blocks whose
+ * activation_checkpointing is "auto", beside those for which it is "block". */
 void compute_recompute(struct compute *c, int64_t n);
+/* Rows [first, first + nrow) of a matrix, which are at `rows`: as they are, or dequantized into element `at` of
+ * c->weights. */
+struct kern_cmat compute_rows_of(struct compute *c, const struct param *p, const void *rows, int64_t first,
+                                 int64_t nrow, int64_t at);
 /* Sets the address of all parameters; hooks may change it later. */
 void compute_set_values(struct compute *c, unsigned char *values);
 /* Waits until the enqueued work has run, and returns its status. */

@@ -16,18 +16,22 @@ static inline struct kern_cmat cmat(const struct compute *c, const void *data, i
     return (struct kern_cmat){ data, pitch, c->dtype };
 }
 
+/* Begins to compute a group whose input (ntok, hidden) has the dtype of another one: rounds or widens it in place, by
+ * way of a buffer of the same size. */
+void compute_go_over(struct compute *c, uint32_t from, uint32_t to, void *x, void *by_way_of);
+
 /* Rows per piece of the head; 0: the default. A CPU cache wants small pieces. A device with its own memory wants large
  * products, as long as their logits fit into a fraction of the memory. */
 static inline int64_t head_chunk(const struct compute *c)
 {
     enum { LOGITS = 1 << 27, LEAST = 128, MOST = 4096 };
     int64_t chunk = LOGITS / c->m->nvocab / LEAST * LEAST;
-    return !c->device->apart ? 0 : chunk < LEAST ? LEAST : chunk > MOST ? MOST : chunk;
+    return !c->device->separate_memory ? 0 : chunk < LEAST ? LEAST : chunk > MOST ? MOST : chunk;
 }
 
 static inline int64_t head_panel(const struct compute *c)
 {
-    return c->device->apart ? c->m->nvocab : 0;
+    return c->device->separate_memory ? c->m->nvocab : 0;
 }
 
 /* Gradients of parameters. */
@@ -44,11 +48,6 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok);
 struct bump;
 /* Allocates the buffers for DoRA; nothing without DoRA. */
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
-/* Computes DoRA's norms of a layer into c->norms. */
-void dora_norms(struct compute *c, const struct linear *lin);
-/* y = (g - minus)·u + bias + add, for a layer with DoRA. bias, add: data NULL for none. */
-void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias,
-                struct kern_cmat add, struct kern_mat y);
 
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
@@ -70,6 +69,12 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     const struct compute_group_data *data = &c->group_data[p->group];
     return (struct kern_cmat){ data->data + (p->value_at - data->at), p->ncol, p->dtype };
 }
+
+/* The weight of a layer: in its place, or dequantized into element `at` of c->weights, where it stays until the next
+ * weight takes the place. */
+struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at);
+/* Allocates c->weights. */
+void compute_alloc_weights(struct compute *c, struct bump *v);
 
 /* NULL if the parameter is frozen or does not exist. */
 static inline float *grad_of(const struct compute *c, int32_t param)
@@ -102,6 +107,24 @@ void bundle_backward(struct compute *c, const struct bundle *b, void *s, const s
                      void *dx);
 void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, void *s,
                           const struct kern_cmat *dy);
+
+/* A layer's columns of a (T, b->r) matrix. */
+struct kern_mat bundle_columns(const struct compute *c, const struct bundle *b, int i, void *data);
+
+/* Computes DoRA's norms of a layer into c->norms. */
+void dora_norms(struct compute *c, const struct linear *lin);
+/* y = (g - minus)·u + bias + add, for a layer with DoRA. bias, add: data NULL for none. */
+void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias,
+                struct kern_cmat add, struct kern_mat y);
+/* Computes the layer's output from u. With dropout, adds to y, which holds the output of plain LoRA. */
+void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add,
+                  struct kern_mat y);
+/* out[i] = dY of each layer; for layers with DoRA times (g - minus), in c->dy. */
+void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy,
+                      struct kern_cmat *out);
+/* Computes dm; recomputes the product u. */
+void dora_magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s,
+                             struct kern_cmat dy);
 
 /* True if the layer has a trainable parameter. */
 bool linear_trains(const struct compute *c, const struct linear *lin);

@@ -31,11 +31,12 @@ static int64_t max(int64_t a, int64_t b)
 static void alloc_all(struct decode *d, struct bump *v)
 {
     const struct model *m = d->c.m;
-    const enum kern_dtype act = d->c.dtype;
+    const enum kern_dtype act = d->c.widest;
     int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
             r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
     for (int64_t i = 0; i < m->nlayer; i++) {
-        void *k = bump_acts(v, act, d->most * nkv), *values = bump_acts(v, act, d->most * nkv);
+        const enum kern_dtype cached = layout_dtype(d->c.l, (uint32_t)i + 1);
+        void *k = bump_acts(v, cached, d->most * nkv), *values = bump_acts(v, cached, d->most * nkv);
         if (v->base) {
             d->k[i] = k;
             d->v[i] = values;
@@ -52,6 +53,7 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->s_one = bump_floats(v, r);
     d->logits = bump_floats(v, m->nvocab);
     d->c.a_joint = bump_acts(v, act, r * m->hidden);
+    compute_alloc_weights(&d->c, v);
     compute_alloc_dora(&d->c, v, n, false);
     d->c.s_embed = bump_acts(v, act, n * d->c.l->embed.r);
     d->c.cosines = bump_floats(v, d->most * m->head_dim / 2);
@@ -202,13 +204,13 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
     struct kern_cmat bias[BUNDLE], sum[BUNDLE];
     int64_t at = 0;
     down_one(d, layers, n, x);
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0, room = 0; i < n; room += layers[i]->nin * layers[i]->nout, i++) {
         const struct linear *lin = layers[i];
         const bool dora = lin->magnitude >= 0; /* dora_scale() adds after scaling */
         bias[i] = value_of(c, lin->bias);
         sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
         parts[i] = (struct kern_gemv_part){ .n = lin->nout,
-                                            .w = value_of(c, lin->w),
+                                            .w = weight_of(c, lin, room),
                                             .alpha = 1,
                                             .r = lin->r,
                                             .s = d->s_one + at,
@@ -285,6 +287,7 @@ static void run_block(struct decode *d, int64_t number)
     struct compute *c = &d->c;
     const struct model *m = c->m;
     const struct layer *l = &c->l->layers[number];
+    compute_go_over(c, (uint32_t)number, (uint32_t)number + 1, d->x, d->h);
     const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
                   kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
     void *k = (char *)d->k[number] + kept, *v = (char *)d->v[number] + kept;
@@ -313,6 +316,7 @@ static void run_end(struct decode *d)
 {
     struct compute *c = &d->c;
     const int64_t width = c->m->hidden;
+    compute_go_over(c, c->l->ngroups - 2, c->l->ngroups - 1, d->x, d->h);
     const char *last = (const char *)d->x + (c->batch.ntok - 1) * width * kern_dtype_bytes(c->dtype);
     const struct kern_mat to = { d->logits, c->m->nvocab, KERN_F32 };
     c->batch.ntok = 1;
@@ -344,6 +348,7 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
     send(d);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
+        c->dtype = layout_dtype(c->l, 0);
         embed_forward(c, d->x);
         compute_leave(hook, 0);
     }

@@ -9,6 +9,7 @@
 #include <train/config.h>
 
 #include "model/model.h"
+#include "model/packed.h"
 
 enum { LAYOUT_NAME = 256 };
 
@@ -22,10 +23,13 @@ struct param {
     int64_t nrow, ncol;
     bool trainable, decay;
     uint32_t group;
+    uint32_t nshards;      /* consecutive ranks that together hold the values once, at rest: a divisor of nranks */
     int64_t chunk;         /* rows of a full shard: ceil(nrow / nranks) */
-    enum kern_dtype dtype; /* dtype in parameter memory */
-    size_t value_at;       /* bytes: offset of the whole tensor in parameter memory, rank 0's shard first */
-    size_t shard_at;       /* bytes: offset of the rank's own rows if the rank stores only those */
+    enum kern_dtype dtype; /* dtype in parameter memory; packed: of its values in a product */
+    const struct packed_weight *packed; /* the rows are quantized; NULL: they are not. Borrowed */
+    enum kern_dtype reduce;             /* to which its gradient is rounded before it is exchanged */
+    size_t value_at; /* bytes: offset of the whole tensor in parameter memory, rank 0's shard first */
+    size_t shard_at; /* bytes: offset of the rank's own rows if the rank stores only those */
     int64_t grad_at; /* elements, trainable only: offset of the whole gradient in the rank's gradient memory; groups may
                         share memory */
     int64_t own_at;  /* elements, trainable only: offset of the rank's rows in its optimizer memory */
@@ -58,7 +62,7 @@ struct layout {
     int32_t norm;
     uint32_t nranks, ngroups; /* groups: the embedding, each layer, the last norm with an untied head */
     size_t value_nbytes, shard_nbytes;
-    bool masters; /* trained values are rounded, and have fp32 masters, at own_at like the optimizer's moments */
+    bool masters; /* some trained values are rounded, and have fp32 masters, at own_at like the optimizer's moments */
     int64_t grad_nelem, own_nelem;
     int64_t norms_nelem;   /* total over all layers with DoRA */
     bool grads_by_group;   /* gradients are exchanged per group, in the backward pass of a packet's last micro-batch */
@@ -69,8 +73,9 @@ struct layout {
     int64_t first_trained_layer; /* layers below it need no gradient; nlayer: only the head trains, or nothing */
 };
 
-int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out,
-                struct fsdpck_error *err);
+/* packed: weights of the base that stay quantized; must outlive the layout. */
+int layout_make(const struct model *m, const struct train_config *config, const struct packed_weights *packed,
+                uint32_t nranks, struct layout *out, struct fsdpck_error *err);
 void layout_free(struct layout *l);
 
 /* True if the head shares the embedding's weight. */
@@ -79,17 +84,43 @@ static inline bool layout_is_tied(const struct layout *l)
     return l->head.w == l->embed.w;
 }
 
+/* The dtype in which a group is gathered and computed. */
+enum kern_dtype layout_dtype(const struct layout *l, uint32_t group);
+
+/* True for the embedding's group, and for that of the last norm and the head. */
+static inline bool layout_is_end(const struct layout *l, uint32_t group)
+{
+    return group == 0 || group == l->ngroups - 1;
+}
+
 /* True if the parameter is in an adapter's files: LoRA's own, or a copy of the base's. */
 static inline bool param_is_adapter(const struct param *p)
 {
     return p->saved || !p->source[0];
 }
 
-/* Rows of `rank`'s shard: [*first, *first + result). */
+/* Bytes of a row in parameter memory. */
+static inline int64_t param_row_nbytes(const struct param *p)
+{
+    return p->packed ? p->packed->form.pitch : p->ncol * kern_dtype_bytes(p->dtype);
+}
+
+/* Bytes of parameter memory that the whole tensor takes. */
+size_t param_value_nbytes(const struct layout *l, const struct param *p);
+/* Bytes from one rank's rows to the next's in memory that holds the rows of several. */
+size_t param_shard_nbytes(const struct param *p);
+
+/* Of nrow rows that are cut into equal chunks, those of chunk `rank`: [*first, *first + result). */
+static inline int64_t chunk_rows(int64_t nrow, int64_t chunk, uint32_t rank, int64_t *first)
+{
+    *first = chunk * rank < nrow ? chunk * rank : nrow;
+    return nrow - *first < chunk ? nrow - *first : chunk;
+}
+
+/* The same for `rank`'s shard of a parameter. */
 static inline int64_t param_rows(const struct param *p, uint32_t rank, int64_t *first)
 {
-    *first = p->chunk * rank < p->nrow ? p->chunk * rank : p->nrow;
-    return p->nrow - *first < p->chunk ? p->nrow - *first : p->chunk;
+    return chunk_rows(p->nrow, p->chunk, rank, first);
 }
 
 #endif

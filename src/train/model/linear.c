@@ -37,8 +37,7 @@ struct bundle bundle_of(const struct compute *c, const struct linear *const *lay
     return b;
 }
 
-/* A layer's columns of a (T, b->r) matrix. */
-static struct kern_mat columns(const struct compute *c, const struct bundle *b, int i, void *data)
+struct kern_mat bundle_columns(const struct compute *c, const struct bundle *b, int i, void *data)
 {
     return mat(c, (char *)data + b->at[i] * kern_dtype_bytes(c->dtype), b->r);
 }
@@ -124,79 +123,10 @@ void bundle_down(struct compute *c, const struct bundle *b, const void *x, void 
         struct kern_lora_segment segment = segment_of(c, b->layers[i]);
         struct kern_lora lora = lora_of(c, b->layers[i], &segment);
         lora.x = cmat(c, x, nin);
-        lora.s = columns(c, b, i, s);
+        lora.s = bundle_columns(c, b, i, s);
         if (b->layers[i]->r)
             c->device->ops->lora_down(c->stream, &lora);
     }
-}
-
-void dora_norms(struct compute *c, const struct linear *lin)
-{
-    const struct kern_dora_norm norms = { .nrow = lin->nout,
-                                          .ncol = lin->nin,
-                                          .r = lin->r,
-                                          .scale = lin->scale,
-                                          .w = value_of(c, lin->w),
-                                          .a = value_of(c, lin->a),
-                                          .b = value_of(c, lin->b),
-                                          .norm = c->norms + lin->norms_at };
-    c->device->ops->dora_norm(c->stream, &norms);
-}
-
-void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias,
-                struct kern_cmat add, struct kern_mat y)
-{
-    const struct kern_dora_scale scale = { .nrow = c->batch.ntok,
-                                           .ncol = lin->nout,
-                                           .m = value_of(c, lin->magnitude).data,
-                                           .norm = c->norms + lin->norms_at,
-                                           .minus = minus,
-                                           .u = u,
-                                           .bias = bias,
-                                           .add = add,
-                                           .y = y };
-    c->device->ops->dora_scale(c->stream, &scale);
-}
-
-/* Computes u = drop(x)·Wᵀ + S·Bᵀ of a layer into c->u. */
-static struct kern_cmat dora_product(struct compute *c, const struct bundle *b, int i, const void *x, void *s)
-{
-    const struct linear *lin = b->layers[i];
-    const struct kern_dropout dropout = linear_dropout(c, lin);
-    const struct kern_lowrank low = { .nrow = c->batch.ntok,
-                                      .r = lin->r,
-                                      .s = kern_const(columns(c, b, i, s)),
-                                      .b = value_of(c, lin->b),
-                                      .trans_b = true,
-                                      .alpha = 1 };
-    if (dropout.p > 0)
-        c->device->ops->dropout(c->stream, mat(c, c->dropped, lin->nin), cmat(c, x, lin->nin), c->batch.ntok, lin->nin,
-                                &dropout);
-    const struct kern_gemm gemm = { .m = c->batch.ntok,
-                                    .n = lin->nout,
-                                    .k = lin->nin,
-                                    .a = cmat(c, dropout.p > 0 ? c->dropped : x, lin->nin),
-                                    .b = value_of(c, lin->w),
-                                    .trans_b = true,
-                                    .c = mat(c, c->u, lin->nout),
-                                    .alpha = 1,
-                                    .lowrank = &low,
-                                    .nlowrank = 1 };
-    c->device->ops->gemm(c->stream, &gemm);
-    return cmat(c, c->u, lin->nout);
-}
-
-/* Computes the layer's output from u. With dropout, adds to y, which holds the output of plain LoRA. */
-static void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add,
-                         struct kern_mat y)
-{
-    const struct linear *lin = b->layers[i];
-    dora_norms(c, lin);
-    const struct kern_cmat u = dora_product(c, b, i, x, s);
-    if (c->dropout > 0)
-        dora_scale(c, lin, 1, u, no_cmat, kern_const(y), y);
-    else
-        dora_scale(c, lin, 0, u, value_of(c, lin->bias), add ? cmat(c, add, lin->nout) : no_cmat, y);
 }
 
 void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add,
@@ -207,7 +137,7 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
         const struct linear *lin = b->layers[i];
         struct kern_lowrank low = { .nrow = c->batch.ntok,
                                     .r = lin->r,
-                                    .s = kern_const(columns(c, b, i, s)),
+                                    .s = kern_const(bundle_columns(c, b, i, s)),
                                     .b = value_of(c, lin->b),
                                     .trans_b = true,
                                     .alpha = 1 };
@@ -215,7 +145,6 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
                                   .n = lin->nout,
                                   .k = lin->nin,
                                   .a = cmat(c, x, lin->nin),
-                                  .b = value_of(c, lin->w),
                                   .c = y[i],
                                   .trans_b = true,
                                   .alpha = 1,
@@ -223,44 +152,13 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
                                   .bias = value_of(c, lin->bias),
                                   .lowrank = lin->r ? &low : NULL,
                                   .nlowrank = lin->r > 0 };
-        if (lin->magnitude < 0 || c->dropout > 0)
+        if (lin->magnitude < 0 || c->dropout > 0) {
+            gemm.b = weight_of(c, lin, 0);
             c->device->ops->gemm(c->stream, &gemm);
+        }
         if (lin->magnitude >= 0)
             dora_forward(c, b, i, x, s, add, y[i]);
     }
-}
-
-/* out[i] = dY of each layer; for layers with DoRA times (g - minus), in c->dy. */
-static void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy,
-                             struct kern_cmat *out)
-{
-    int64_t at = 0;
-    for (int i = 0; i < b->n; i++) {
-        const struct linear *lin = b->layers[i];
-        const struct kern_mat scaled =
-            mat(c, (char *)c->dy + at * c->batch.ntok * kern_dtype_bytes(c->dtype), lin->nout);
-        out[i] = dy[i];
-        at += lin->nout;
-        if (lin->magnitude < 0)
-            continue;
-        dora_scale(c, lin, minus, dy[i], no_cmat, no_cmat, scaled);
-        out[i] = kern_const(scaled);
-    }
-}
-
-/* Computes dm; recomputes the product u. */
-static void magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s,
-                               struct kern_cmat dy)
-{
-    const struct linear *lin = b->layers[i];
-    const struct kern_dora_grad grad = { .nrow = c->batch.ntok,
-                                         .ncol = lin->nout,
-                                         .dy = dy,
-                                         .u = dora_product(c, b, i, x, s),
-                                         .norm = c->norms + lin->norms_at,
-                                         .dm = grad_of(c, lin->magnitude),
-                                         .scratch = c->sums };
-    c->device->ops->dora_grad(c->stream, &grad);
 }
 
 /* Computes dB of each layer, and dS, (T, b->r), in c->ds. */
@@ -270,8 +168,8 @@ static void up_backward(struct compute *c, const struct bundle *b, void *s, cons
         struct kern_lora_segment segment = segment_of(c, b->layers[i]);
         struct kern_lora lora = lora_of(c, b->layers[i], &segment);
         lora.dy = dy[i];
-        lora.s = columns(c, b, i, s);
-        lora.ds = columns(c, b, i, c->ds);
+        lora.s = bundle_columns(c, b, i, s);
+        lora.ds = bundle_columns(c, b, i, c->ds);
         if (b->layers[i]->r) {
             c->device->ops->lora_grad_b(c->stream, &lora);
             c->device->ops->lora_up_grad(c->stream, &lora);
@@ -312,7 +210,7 @@ static void down_backward(struct compute *c, const struct bundle *b, const void 
         struct kern_lora_segment segment = segment_of(c, b->layers[i]);
         struct kern_lora lora = lora_of(c, b->layers[i], &segment);
         lora.x = cmat(c, x, nin);
-        lora.ds = columns(c, b, i, c->ds);
+        lora.ds = bundle_columns(c, b, i, c->ds);
         if (b->layers[i]->r)
             c->device->ops->lora_grad_a(c->stream, &lora);
     }
@@ -343,11 +241,13 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
 {
     const struct linear *first = b->layers[0];
     struct kern_lowrank parts[3 * BUNDLE];
+    struct kern_cmat w[BUNDLE];
     int n = 0;
+    for (int64_t i = 0, room = 0; i < b->n; room += b->layers[i]->nin * b->layers[i]->nout, i++)
+        w[i] = weight_of(c, b->layers[i], room);
     for (int i = 1; i < b->n; i++)
-        parts[n++] = (struct kern_lowrank){
-            .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1
-        };
+        parts[n++] =
+            (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = w[i], .alpha = 1 };
     if (b->joint)
         parts[n++] = (struct kern_lowrank){
             .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_a(c, b), .alpha = 1
@@ -357,7 +257,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
         if (lin->r)
             parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok,
                                                 .r = lin->r,
-                                                .s = kern_const(columns(c, b, i, c->ds)),
+                                                .s = kern_const(bundle_columns(c, b, i, c->ds)),
                                                 .b = value_of(c, lin->a),
                                                 .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
@@ -368,7 +268,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
             parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok,
                                                 .r = lin->nout,
                                                 .s = dropped[i],
-                                                .b = value_of(c, lin->w),
+                                                .b = w[i],
                                                 .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
     }
@@ -376,7 +276,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
                               .n = first->nin,
                               .k = first->nout,
                               .a = dy[0],
-                              .b = value_of(c, first->w),
+                              .b = w[0],
                               .c = mat(c, dx, first->nin),
                               .alpha = 1,
                               .add = add ? cmat(c, add, first->nin) : no_cmat,
@@ -406,6 +306,6 @@ void bundle_backward_rest(struct compute *c, const struct bundle *b, const void 
     for (int i = 0; i < b->n; i++) {
         weight_backward(c, b->layers[i], x, dy[i]);
         if (b->layers[i]->magnitude >= 0)
-            magnitude_backward(c, b, i, x, s, dy[i]);
+            dora_magnitude_backward(c, b, i, x, s, dy[i]);
     }
 }

@@ -60,18 +60,39 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
     return n;
 }
 
+/* The buffer for a group's output, which is the input x of the next group. */
+static void *output_of(const struct compute *c, uint32_t group, void *x)
+{
+    return layout_dtype(c->l, group) == layout_dtype(c->l, group + 1) ? x : c->h;
+}
+
+/* The next group may have another dtype. */
+static void hand_on(struct compute *c, uint32_t group, void *x)
+{
+    const int64_t d = c->m->hidden;
+    const struct kern_mat to = { x, d, layout_dtype(c->l, group + 1) };
+    if (to.dtype != c->dtype)
+        c->device->ops->cast(c->stream, to, cmat(c, c->h, d), c->batch.ntok, d);
+}
+
 static void forward_block(struct compute *c, int64_t number)
 {
-    block_forward(c, number, number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last);
+    const uint32_t group = (uint32_t)number + 1;
+    void *next = number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last;
+    c->dtype = layout_dtype(c->l, group);
+    block_forward(c, number, output_of(c, group, next));
+    hand_on(c, group, next);
 }
 
 static void recompute_block(struct compute *c, int64_t number)
 {
+    c->dtype = layout_dtype(c->l, (uint32_t)number + 1);
     block_forward(c, number, NULL);
 }
 
 static void backward_block(struct compute *c, int64_t number)
 {
+    compute_go_over(c, (uint32_t)number + 2, (uint32_t)number + 1, c->dx, c->dh);
     block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
 }
 
@@ -82,7 +103,9 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
     compute_send_batch(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
-        embed_forward(c, c->blocks[0].x);
+        c->dtype = layout_dtype(c->l, 0);
+        embed_forward(c, output_of(c, 0, c->blocks[0].x));
+        hand_on(c, 0, c->blocks[0].x);
         compute_leave(hook, 0);
     }
     for (int64_t i = 0; i < m->nlayer && !rc; i++) {
@@ -94,6 +117,7 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
     }
     if (!rc)
         rc = compute_enter_end(c, hook, err);
+    c->dtype = layout_dtype(c->l, c->l->ngroups - 1);
     if (!rc)
         norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
     return rc;
@@ -151,7 +175,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc && i < c->nrecomputed)
+        if (!rc && c->blocks[i].recomputed)
             replay(c, REPLAY_RECOMPUTED, i, recompute_block);
         if (!rc) {
             replay(c, REPLAY_BACKWARD, i, backward_block);
@@ -161,6 +185,8 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     }
     if (!rc && l->embed.r)
         rc = compute_enter(hook, 0, err);
+    if (!rc && embed)
+        compute_go_over(c, 1, 0, c->dx, c->dh);
     if (!rc && embed)
         embed_backward(c, c->dx);
     if (!rc && l->embed.r)

@@ -11,6 +11,7 @@ struct model {
     char family[16]; /* "llama", "mistral", "qwen2", "qwen3" */
     int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim, max_position;
     float eps;
+    bool quantized; /* config.json says so: it has quantization_config */
     bool tied, bias_qkv, bias_o, bias_mlp, qk_norm;
     int64_t *window; /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
     struct kern_rope rope;

@@ -49,7 +49,7 @@ int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck
     enum { WORDS = sizeof d->facts.id / sizeof *d->facts.id, AT_ONCE = COMM_MAX_SUM / WORDS };
     uint64_t ids[AT_ONCE][WORDS];
     int rc = 0;
-    if (!d->device->apart || host->nranks == 1)
+    if (!d->device->separate_memory || host->nranks == 1)
         return 0;
     d->nsharing = 0;
     for (uint32_t first = 0; first < host->nranks && !rc; first += AT_ONCE) {

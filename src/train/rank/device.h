@@ -19,7 +19,7 @@ struct rank_device {
 /* True if the rank uses the communicator for linked devices; a single rank does as well. */
 static inline bool device_is_linked(const struct rank_device *d, uint32_t nranks)
 {
-    return d->device->apart && (d->links || nranks == 1);
+    return d->device->separate_memory && (d->links || nranks == 1);
 }
 
 /* Call before the ranks start. Checks that opt->device exists. Does not initialise the driver. */

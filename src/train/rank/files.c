@@ -62,10 +62,12 @@ int files_check_own(const struct train_config *config, struct fsdpck_error *err)
 {
     const struct {
         const char *name, *head;
-    } written[] = { { config->log.jsonl, "{\"step\": " }, { "summary.json", "{\n  \"finished\": " } };
+    } written[] = { { config->log.jsonl, "{\"step\": " },
+                    { "summary.json", "{\n  \"finished\": " },
+                    { "events.jsonl", "{\"event\": " } };
     char path[FILES_PATH];
     int rc = 0;
-    for (size_t i = 0; i < 2 && !rc; i++) {
+    for (size_t i = 0; i < sizeof written / sizeof written[0] && !rc; i++) {
         rc = files_join(path, config->output_dir, written[i].name, err);
         if (!rc && !begins_with(path, written[i].head)) {
             rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path,
@@ -82,6 +84,12 @@ int files_checkpoint_path(const struct train_config *config, uint64_t step, char
     char name[64];
     snprintf(name, sizeof name, "checkpoints/step-%06" PRIu64, step);
     return files_join(path, config->output_dir, name, err);
+}
+
+uint64_t files_checkpoint_step(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    return name && strlen(name) > strlen("/step-") ? strtoull(name + strlen("/step-"), NULL, 10) : 0;
 }
 
 static bool step_of(const char *name, uint64_t *step)
@@ -129,13 +137,24 @@ static void count_removed(void *ctx, const struct fsdpck_leftover *leftover)
     *(size_t *)ctx += leftover->removed;
 }
 
-int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved,
-                struct fsdpck_error *err)
+void files_clean_up(const struct job *job)
 {
-    char folder[FILES_PATH];
-    *nremoved = 0;
-    int rc = files_join(folder, config->output_dir, "checkpoints", err);
-    return rc ? rc : fsdpck_leftovers(folder, FSDPCK_CLEAN_DEAD, opt, count_removed, nremoved, err);
+    struct fsdpck_error err = { 0 };
+    size_t n = 0;
+    char folder[FILES_PATH], line[2400] = "", text[2048];
+    if (job->first != 0)
+        return;
+    int rc = files_join(folder, job->config->output_dir, "checkpoints", &err);
+    if (!rc)
+        rc = fsdpck_leftovers(folder, FSDPCK_CLEAN_DEAD, &job->fs, count_removed, &n, &err);
+    if (rc)
+        snprintf(line, sizeof line, "left-over checkpoints could not be removed: %s",
+                 fsdpck_error_format(&err, text, sizeof text));
+    else if (n)
+        snprintf(line, sizeof line, "removed what interrupted saves had left in output_dir: %zu folder%s", n,
+                 fsdpck_plural(n));
+    if (line[0] && job->opt->note)
+        job->opt->note(job->opt->ctx, line);
 }
 
 int files_prune(const struct train_config *config, uint64_t keep, const struct fsdpck_options *opt,
@@ -165,27 +184,33 @@ int files_check_folder(const struct job *job, struct fsdpck_error *err)
     return FSDPCK_ERR_IO;
 }
 
-/* The offset of the first line with a step beyond `step`, or that is not a line of ours (a killed run's last one). */
-static long keep_lines(FILE *f, uint64_t step)
+/* The offset of the first line with a step beyond `step`, or that is not a line of ours (a killed run's last one).
+ * *last: the step of the last line of ours. */
+static long keep_lines(FILE *f, uint64_t step, uint64_t *last)
 {
     char *line = NULL;
     size_t capacity = 0;
     long keep = 0;
     ssize_t n;
+    *last = 0;
     while ((n = getline(&line, &capacity, f)) > 0 && line[n - 1] == '\n') {
         json_t *o = json_loads(line, 0, NULL);
-        json_int_t at = json_integer_value(json_object_get(o, "step"));
+        const json_int_t at = json_integer_value(json_object_get(o, "step"));
         json_decref(o);
-        if (at < 1 || (uint64_t)at > step)
+        if (at < 1)
             break;
-        keep = ftell(f);
+        *last = (uint64_t)at;
+        if (*last <= step)
+            keep = ftell(f);
     }
     free(line);
     return keep;
 }
 
-int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err)
+int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, uint64_t *nremoved,
+                       struct fsdpck_error *err)
 {
+    uint64_t last = 0;
     char path[FILES_PATH];
     int rc = files_join(path, config->output_dir, config->log.jsonl, err);
     if (rc)
@@ -193,7 +218,7 @@ int files_open_metrics(const struct train_config *config, uint64_t step, FILE **
     FILE *f = fopen(path, "r+e");
     if (!f && errno == ENOENT)
         f = fopen(path, "w+e");
-    long keep = f ? keep_lines(f, step) : 0;
+    long keep = f ? keep_lines(f, step, &last) : 0;
     if (!f || fflush(f) || ftruncate(fileno(f), keep) || fseek(f, keep, SEEK_SET)) {
         rc = fsdpck_error_sys(err, errno, path, "open");
         if (f)
@@ -201,6 +226,7 @@ int files_open_metrics(const struct train_config *config, uint64_t step, FILE **
         return rc;
     }
     *out = f;
+    *nremoved = last > step ? last - step : 0;
     return 0;
 }
 
@@ -220,6 +246,21 @@ static json_t *metrics_of(const struct train_metrics *m)
                           "comm_hidden_seconds", number(m->comm_hidden_seconds), "save_stall_seconds",
                           number(m->save_stall_seconds), "gathered_bytes", (json_int_t)m->gathered_nbytes, "rss_bytes",
                           (json_int_t)m->rss_nbytes, "pss_bytes", (json_int_t)m->pss_nbytes);
+    if (o) {
+        json_t *busy = json_array();
+        for (uint32_t q = 0; q < m->nranks; q++)
+            json_array_append_new(busy, number(m->busy_seconds[q]));
+        json_object_set_new(o, "comm_gather_seconds", number(m->comm_gather_seconds));
+        json_object_set_new(o, "comm_exchange_seconds", number(m->comm_exchange_seconds));
+        json_object_set_new(o, "rank_busy_seconds", busy);
+        json_object_set_new(o, "slowest_rank", json_integer((json_int_t)m->slowest_rank));
+        json_object_set_new(o, "from_hosts_bytes", json_integer((json_int_t)m->from_hosts_nbytes));
+    }
+    if (o && m->offloads) {
+        json_object_set_new(o, "offload_wait_seconds", number(m->offload_wait_seconds));
+        json_object_set_new(o, "offload_hidden_seconds", number(m->offload_hidden_seconds));
+        json_object_set_new(o, "offload_bytes", json_integer((json_int_t)m->offload_nbytes));
+    }
     if (o && m->evaluated) {
         json_object_set_new(o, "eval_loss", number(m->eval_loss));
         json_object_set_new(o, "eval_tokens", json_integer((json_int_t)m->eval_nsupervised));
@@ -256,8 +297,10 @@ static int follow_name(const struct job *job, FILE *f, struct fsdpck_error *err)
     return 0;
 }
 
-int files_write_metrics(const struct job *job, FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
+int files_write_metrics(const struct job *job, FILE *f, const struct train_metrics *m, json_t **line,
+                        struct fsdpck_error *err)
 {
+    *line = NULL;
     int rc = follow_name(job, f, err);
     json_t *o = rc ? NULL : metrics_of(m);
     if (!o)
@@ -265,7 +308,10 @@ int files_write_metrics(const struct job *job, FILE *f, const struct train_metri
     rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f)
              ? fsdpck_error_sys(err, errno ? errno : EIO, job->config->log.jsonl, "write")
              : 0;
-    json_decref(o);
+    if (rc)
+        json_decref(o);
+    else
+        *line = o;
     return rc;
 }
 

@@ -1,131 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates one comm_piece per parameter, and one ring_group per group. Embedding and head have their own buffers: they
- * are large, and used at both ends. */
+/* Moves groups of parameters in the hooks of a micro-batch, and counts what moves. */
 #include "rank/gather.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-struct tables {
-    struct comm_piece *pieces; /* (nparams) */
-    struct ring_group *groups; /* (ngroups) */
-    size_t *group_at;          /* (ngroups) bytes: offset of a group's parameters in the layout */
-    uint32_t ngroups;
-    struct schedule schedule;
-    bool stays; /* all groups are resident, for a step at least */
-    bool whole; /* NO_SHARD: frozen parameters are resident for the whole run */
-};
+#include "rank/gather_tables.h"
 
 struct gather {
     const struct job *job;
     struct comm *comm;
     struct compute *compute;
-    struct tables tables;
+    struct gather_tables tables;
     struct ring *ring; /* NULL if ranks map each other's rows */
     bool begun;        /* the first micro-batch has begun */
+    uint32_t use;      /* uses of this micro-batch that have begun */
+    char *data;        /* the unit that was entered last */
 };
 
-static void tables_free(struct tables *t)
+/* Groups that are not gathered stay where they are: on the host, where all parameters have their places. */
+static void set_whole(struct gather *g, struct compute *c)
 {
-    schedule_free(&t->schedule);
-    free(t->pieces);
-    free(t->groups);
-    free(t->group_at);
-}
-
-/* Adds the pieces of a group's frozen or trained parameters. Frozen ones come first. */
-static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, struct comm_piece *pieces,
-                         struct tables *t)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->nparams; i++) {
+    const struct layout *l = &g->job->layout;
+    for (size_t i = l->nparams; i-- > 0 && c->device->separate_memory;) { /* the first parameter of a group counts */
         const struct param *p = &l->params[i];
-        if (p->group != group || p->trainable != trained)
-            continue;
-        int64_t row_nbytes = p->ncol * kern_dtype_bytes(p->dtype);
-        size_t into = p->value_at - t->group_at[group], chunk = (size_t)(p->chunk * row_nbytes),
-               end = into + chunk * l->nranks;
-        pieces[n++] = (struct comm_piece){ .at = p->value_at,
-                                           .into = into,
-                                           .nbytes = (size_t)(p->nrow * row_nbytes),
-                                           .chunk = chunk,
-                                           .own = p->shard_at };
-        if (end > t->groups[group].nbytes)
-            t->groups[group].nbytes = end;
-    }
-    return n;
-}
-
-static void fill_groups(const struct layout *l, struct tables *t)
-{
-    struct comm_piece *next = t->pieces;
-    for (size_t i = l->nparams; i-- > 0;)
-        t->group_at[l->params[i].group] = l->params[i].value_at; /* the parameters of a group are adjacent, in order */
-    for (uint32_t g = 0; g < l->ngroups; g++) {
-        struct ring_group *group = &t->groups[g];
-        group->pieces = next;
-        group->nfrozen = add_pieces(l, g, false, next, t);
-        group->npieces = group->nfrozen + add_pieces(l, g, true, next + group->nfrozen, t);
-        next += group->npieces;
+        if (g->tables.whole[g->tables.wrap.unit[p->group]])
+            c->group_data[p->group] =
+                (struct compute_group_data){ g->comm->values + g->tables.rest_at[i], p->value_at };
     }
 }
 
-static int make_schedule(const struct job *job, struct tables *t, struct fsdpck_error *err)
-{
-    const struct layout *l = &job->layout;
-    struct schedule_use *uses = calloc(2 * (size_t)l->ngroups + 2, sizeof *uses);
-    bool *stays = calloc(l->ngroups, sizeof *stays);
-    int rc = uses && stays ? 0 : fsdpck_error_nomem(err, 2 * (size_t)l->ngroups * sizeof *uses);
-    if (!rc) {
-        struct schedule_request req = { .uses = uses,
-                                        .ngroups = l->ngroups,
-                                        .forward_prefetch = (uint32_t)job->config->fsdp.forward_prefetch,
-                                        .backward_prefetch = (uint32_t)job->config->fsdp.backward_prefetch,
-                                        .stays = stays };
-        uint32_t nforward;
-        req.nuses = compute_uses(&job->model, l, &nforward, NULL);
-        for (uint32_t u = 0; u < req.nuses; u++)
-            uses[u].backward = u >= nforward;
-        uint32_t *order = calloc(req.nuses, sizeof *order);
-        rc = order ? 0 : fsdpck_error_nomem(err, req.nuses * sizeof *order);
-        if (!rc)
-            compute_uses(&job->model, l, &nforward, order);
-        for (uint32_t u = 0; u < req.nuses && !rc; u++)
-            uses[u].group = order[u];
-        for (uint32_t g = 0; g < l->ngroups; g++)
-            stays[g] = t->stays || g == 0 || g == l->ngroups - 1;
-        if (!rc)
-            rc = schedule_make(&req, &t->schedule, err);
-        free(order);
-    }
-    free(uses);
-    free(stays);
-    return rc;
-}
-
-static int tables_make(const struct job *job, struct tables *t, struct fsdpck_error *err)
-{
-    const struct layout *l = &job->layout;
-    *t = (struct tables){ .ngroups = l->ngroups };
-    t->whole = job->config->fsdp.strategy == TRAIN_NO_SHARD;
-    t->stays =
-        t->whole || job->config->fsdp.strategy == TRAIN_SHARD_GRAD_OP || !job->config->fsdp.reshard_after_forward;
-    t->pieces = calloc(l->nparams, sizeof *t->pieces);
-    t->groups = calloc(l->ngroups, sizeof *t->groups);
-    t->group_at = calloc(l->ngroups, sizeof *t->group_at);
-    if (!t->pieces || !t->groups || !t->group_at) {
-        tables_free(t);
-        return fsdpck_error_nomem(err, l->nparams * sizeof *t->pieces);
-    }
-    fill_groups(l, t);
-    int rc = make_schedule(job, t, err);
-    if (rc)
-        tables_free(t);
-    return rc;
-}
-
-int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out,
-               struct fsdpck_error *err)
+int gather_new(const struct job *job, bool linked, struct comm *comm, struct compute *c, char *memory,
+               struct gather **out, struct fsdpck_error *err)
 {
     const struct ring_device on = { .memory = memory, .device = c->device, .index = c->index, .compute = c->stream };
     struct gather *g = calloc(1, sizeof *g);
@@ -135,7 +42,7 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, char
     g->job = job;
     g->comm = comm;
     g->compute = c;
-    int rc = tables_make(job, &g->tables, err);
+    int rc = gather_tables_make(job, linked, comm->kept_within > 0, &g->tables, err);
     if (rc) {
         free(g);
         return rc;
@@ -147,6 +54,8 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, char
         gather_free(g);
     else
         *out = g;
+    if (!rc)
+        set_whole(g, c);
     return rc;
 }
 
@@ -155,40 +64,55 @@ void gather_free(struct gather *g)
     if (!g)
         return;
     ring_free(g->ring);
-    tables_free(&g->tables);
+    gather_tables_free(&g->tables);
     free(g);
+}
+
+typedef int spread_fn(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
+
+static int each_group(struct gather *g, bool all, spread_fn *spread, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; spread && i < g->tables.ngroups && !rc; i++) {
+        const struct ring_group *group = &g->tables.groups[i];
+        const size_t first = all ? 0 : group->nfrozen;
+        if (first < group->npieces)
+            rc = spread(g->comm, group->pieces + first, group->npieces - first, err);
+    }
+    return rc;
 }
 
 int gather_publish(struct gather *g, bool all, struct fsdpck_error *err)
 {
-    int rc = 0;
-    for (uint32_t i = 0; g->comm->ops->publish && i < g->tables.ngroups && !rc; i++) {
-        const struct ring_group *group = &g->tables.groups[i];
-        const size_t first = all ? 0 : group->nfrozen;
-        rc = g->comm->ops->publish(g->comm, group->pieces + first, group->npieces - first, err);
-    }
-    return rc;
+    int rc = each_group(g, all, g->comm->ops->publish, err);
+    if (!rc)
+        rc = g->comm->ops->barrier(g->comm, COMM_UPDATE_OPERATION, err);
+    return rc ? rc : each_group(g, all, g->comm->ops->settle, err);
 }
 
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct gather *g = ctx;
-    char *data;
     comm_heartbeat(g->comm);
     if (job_status_failed(g->comm->job_status))
         return comm_other_failed(g->comm, "forward and backward", err);
     if (!g->ring)
         return 0;
-    int rc = ring_enter(g->ring, group, &data, err);
-    g->compute->group_data[group] = (struct compute_group_data){ (unsigned char *)data, g->tables.group_at[group] };
+    const uint32_t unit = g->tables.wrap.unit[group];
+    int rc = g->tables.enters[g->use++] ? ring_enter(g->ring, unit, &g->data, err) : 0;
+    if (!rc && !g->tables.whole[unit])
+        g->compute->group_data[group] = (struct compute_group_data){
+            (unsigned char *)g->data + (g->tables.group_at[group] - g->tables.unit_at[unit]), g->tables.group_at[group]
+        };
     return rc;
 }
 
+/* Groups are nested only at the end, where each is a use of its own. */
 static void after_group(void *ctx, uint32_t group)
 {
     struct gather *g = ctx;
     (void)group;
-    if (g->ring)
+    if (g->ring && g->tables.leaves[g->use - 1])
         ring_leave(g->ring);
 }
 
@@ -199,14 +123,11 @@ struct compute_hook gather_hook(struct gather *g)
 
 void gather_begin(struct gather *g, bool first, bool backward)
 {
-    enum ring_mode mode = RING_ALL;
-    if (g->tables.stays && !first)
-        mode = RING_NOTHING;
-    else if (g->tables.whole && g->begun)
-        mode = RING_TRAINED;
+    const enum ring_change change = !g->begun ? RING_ALL : first ? RING_TRAINED : RING_NOTHING;
     g->begun = true;
+    g->use = 0;
     if (g->ring)
-        ring_begin(g->ring, mode, backward ? g->compute->nuses : g->compute->nforward);
+        ring_begin(g->ring, change, backward ? g->tables.nuses : g->tables.nforward);
 }
 
 struct ring_times gather_times(const struct gather *g)
@@ -214,26 +135,141 @@ struct ring_times gather_times(const struct gather *g)
     return g->ring ? ring_times(g->ring) : (struct ring_times){ 0 };
 }
 
+uint64_t gather_waited_ns(const struct gather *g, uint32_t group)
+{
+    return g->ring ? ring_waited_ns(g->ring, g->tables.wrap.unit[group]) : 0;
+}
+
+uint32_t gather_last_of_unit(const struct gather *g, uint32_t group)
+{
+    const uint32_t *unit = g->tables.wrap.unit;
+    while (group + 1 < g->job->layout.ngroups && unit[group + 1] == unit[group])
+        group++;
+    return group;
+}
+
 uint64_t gather_hash(const struct gather *g)
 {
     return schedule_hash(&g->tables.schedule);
 }
 
-int gather_count(const struct job *job, struct gather_sizes *out, struct fsdpck_error *err)
+uint64_t gather_units(const struct gather *g)
 {
-    struct tables t;
+    return XXH3_64bits(g->tables.wrap.unit, g->job->layout.ngroups * sizeof *g->tables.wrap.unit);
+}
+
+uint64_t gather_policy(const struct gather *g)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < g->job->layout.ngroups; i++) {
+        const struct group_policy *p = &g->tables.wrap.policy[i];
+        const bool chosen = p->object != POLICY_NONE;
+        const uint32_t unit = g->tables.wrap.unit[i];
+        const uint32_t words[] = {
+            (uint32_t)p->object, g->tables.groups[unit].pieces[0].within, chosen && p->stays,
+            chosen && p->keeps,  chosen ? p->forward_prefetch : 0,        chosen ? p->backward_prefetch : 0
+        };
+        hash = XXH3_64bits_withSeed(words, sizeof words, hash);
+    }
+    return hash;
+}
+
+int gather_counts(const struct job *job, bool linked, uint32_t *ngathers, struct fsdpck_error *err)
+{
+    struct gather_tables t;
+    int rc = gather_tables_make(job, linked, job_keeps(job, linked), &t, err);
+    if (rc)
+        return rc;
+    for (uint32_t g = 0; g < job->layout.ngroups; g++) {
+        ngathers[g] = 0;
+        for (uint32_t u = 0; u < t.schedule.nentries; u++)
+            ngathers[g] += t.schedule.entries[u].gather && t.schedule.entries[u].group == t.wrap.unit[g];
+    }
+    gather_tables_free(&t);
+    return 0;
+}
+
+static uint64_t pieces_nbytes(const struct comm_piece *pieces, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += pieces[i].nbytes;
+    return sum;
+}
+
+/* Ranks may map parameters; then a use still reads them. */
+static struct gather_use describe_use(const struct job *job, bool gathers, const struct gather_tables *t,
+                                      const struct schedule_entry *e)
+{
+    const struct ring_group *g = &t->groups[e->group];
+    const bool resident = gathers && t->schedule.slot_group[e->slot] != UINT32_MAX;
+    const size_t skipped = resident ? g->nfrozen : 0;
+    const uint64_t nbytes = e->gather ? pieces_nbytes(g->pieces + skipped, g->npieces - skipped) : 0;
+    return (struct gather_use){ .first_nbytes = nbytes,
+                                .later_nbytes = resident ? 0 : nbytes,
+                                .within = e->kept ? job->mesh.nkept : g->pieces[0].within,
+                                .after = e->after,
+                                .ahead = e->ahead };
+}
+
+/* Other groups may lie between those that are kept. */
+static void count_kept(const struct gather_tables *t, struct gather_sizes *out)
+{
+    size_t from = SIZE_MAX, end = 0;
+    for (uint32_t u = 0; u < t->schedule.nentries; u++) {
+        const struct ring_group *g = &t->groups[t->schedule.entries[u].group];
+        for (size_t i = 0; i < g->npieces && t->schedule.entries[u].keep; i++) {
+            const struct comm_piece *p = &g->pieces[i];
+            from = p->own < from ? p->own : from;
+            end = p->own + p->stride > end ? p->own + p->stride : end;
+            out->kept_used_nbytes += p->stride;
+        }
+    }
+    out->kept_from = end ? from : 0;
+    out->kept_nbytes = end ? end - from : 0;
+}
+
+int gather_count(const struct job *job, bool separate_memory, bool linked, struct gather_sizes *out,
+                 struct fsdpck_error *err)
+{
+    const bool gathers = job_gathers(job, separate_memory);
+    struct gather_tables t;
     *out = (struct gather_sizes){ 0 };
-    int rc = tables_make(job, &t, err);
+    int rc = gather_tables_make(job, linked, job_keeps(job, linked), &t, err);
     if (rc)
         return rc;
     for (uint32_t u = 0; u < t.schedule.nentries; u++) {
-        if (t.schedule.entries[u].gather)
-            out->micro_nbytes += t.groups[t.schedule.entries[u].group].nbytes;
+        const struct gather_use use = describe_use(job, gathers, &t, &t.schedule.entries[u]);
+        out->received_nbytes += use.first_nbytes * (use.within - 1) / use.within;
+        out->received_later_nbytes += use.later_nbytes * (use.within - 1) / use.within;
     }
-    out->later_micro_nbytes = t.stays ? 0 : out->micro_nbytes;
-    out->buffer_nbytes = ring_nbytes(&t.schedule, t.groups, t.ngroups);
+    count_kept(&t, out);
+    out->buffer_nbytes = gathers ? ring_nbytes(&t.schedule, t.groups, t.ngroups) : 0;
     for (uint32_t g = 0; g < t.ngroups; g++)
         out->largest_nbytes = t.groups[g].nbytes > out->largest_nbytes ? t.groups[g].nbytes : out->largest_nbytes;
-    tables_free(&t);
+    gather_tables_free(&t);
+    return 0;
+}
+
+int gather_timeline(const struct job *job, bool separate_memory, bool linked, struct gather_use *uses, uint32_t *use_of,
+                    uint32_t *nuses, struct fsdpck_error *err)
+{
+    const bool gathers = job_gathers(job, separate_memory);
+    struct gather_tables t;
+    uint32_t unused, n = compute_uses(&job->model, &job->layout, &unused, NULL), use = 0;
+    int rc = gather_tables_make(job, linked, job_keeps(job, linked), &t, err);
+    if (rc)
+        return rc;
+    for (uint32_t u = 0; u < n; u++) {
+        use += t.enters[u];
+        use_of[u] = use - 1;
+    }
+    for (uint32_t u = 0; u < t.schedule.nentries; u++) {
+        uses[u] = describe_use(job, gathers, &t, &t.schedule.entries[u]);
+        if (!gathers)
+            uses[u].first_nbytes = uses[u].later_nbytes = 0;
+    }
+    *nuses = t.schedule.nentries;
+    gather_tables_free(&t);
     return 0;
 }

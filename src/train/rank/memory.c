@@ -7,6 +7,8 @@
 
 #include "comm/comm_linked.h"
 #include "rank/gather.h"
+#include "rank/grad_file.h"
+#include "rank/host_memory.h"
 
 enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
@@ -29,35 +31,69 @@ static uint64_t tree_nbytes(const struct layout *l)
     return aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
 }
 
+uint64_t memory_sums_nbytes(const struct job *job)
+{
+    return job->offload.gradients ? grad_file_memory_nbytes(&job->layout) : tree_nbytes(&job->layout);
+}
+
+/* Of the buffers that the optimizer state passes through, where the rank computes. */
+static uint64_t offload_nbytes(const struct job *job)
+{
+    return job_has_device_memory(job) ? job->offload.device_nbytes : job->offload.memory_nbytes;
+}
+
+/* Reduced gradients, and the rest of the optimizer state or the buffers that it passes through. */
+static uint64_t state_nbytes(const struct job *job)
+{
+    const uint64_t ntrees = job_offloads(job) ? 0 : job->layout.masters ? 3 : 2;
+    return memory_sums_nbytes(job) + tree_nbytes(&job->layout) * ntrees + offload_nbytes(job) +
+           aligned(memory_row_sums_nbytes(&job->layout));
+}
+
+/* Of the state in a file, only fp32 parameters beside rounded ones (DoRA's magnitudes) have no place there. */
+uint64_t memory_snapshot_nbytes(const struct job *job)
+{
+    const struct layout *l = &job->layout;
+    uint64_t nelem = 0;
+    if (!job_offloads(job))
+        return OFFLOAD_TREES * (uint64_t)l->own_nelem * sizeof(float);
+    for (size_t i = 0; i < l->nparams && l->masters; i++)
+        nelem += l->params[i].trainable && l->params[i].dtype == KERN_F32
+                     ? (uint64_t)(l->params[i].chunk * l->params[i].ncol)
+                     : 0;
+    return nelem * sizeof(float);
+}
+
 struct decode_sizes memory_samples(const struct job *job, const struct compute *c)
 {
     return job->sample_most ? decode_count(c, job->sample_prompt, job->sample_most) : (struct decode_sizes){ 0 };
 }
 
-int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out,
-                 struct fsdpck_error *err)
+int memory_count(const struct job *job, bool separate_memory, bool linked, const struct compute *c,
+                 struct memory_sizes *out, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
-    struct gather_sizes gather = { 0 };
-    int rc = job_copies(job) ? gather_count(job, &gather, err) : 0;
+    struct gather_sizes gather;
+    int rc = gather_count(job, separate_memory, linked, &gather, err);
     *out = (struct memory_sizes){
-        .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
-        .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
-        .received_nbytes =
-            linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce))
-                   : 0,
-        .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
+        .shard_nbytes = separate_memory ? aligned(job_place_on_device(job, linked, NULL)) : 0,
+        .kept_nbytes = linked && job->mesh.nkept ? aligned(gather.kept_nbytes * (job->nranks / job->mesh.nkept)) : 0,
+        .contribution_nbytes = separate_memory ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
+        .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem,
+                                                               job_reduce_widest(job), job_rounds(job)))
+                                  : 0,
+        .state_nbytes = state_nbytes(job),
         .ring_nbytes = aligned(gather.buffer_nbytes),
         .activation_nbytes = aligned(c->nbytes),
-        .sample_nbytes = apart ? aligned(memory_samples(job, c).device_nbytes) : 0
+        .sample_nbytes = separate_memory ? aligned(memory_samples(job, c).device_nbytes) : 0
     };
     return rc;
 }
 
 uint64_t memory_sum(const struct memory_sizes *s)
 {
-    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes +
-           s->activation_nbytes + s->sample_nbytes;
+    return s->shard_nbytes + s->kept_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes +
+           s->ring_nbytes + s->activation_nbytes + s->sample_nbytes;
 }
 
 static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
@@ -68,35 +104,37 @@ static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
     return nbytes ? p : NULL;
 }
 
-static void cut_all(const struct layout *l, const struct memory_sizes *s, struct memory_map *map)
+static void cut_all(const struct job *job, const struct memory_sizes *s, struct memory_map *map)
 {
-    const uint64_t tree = tree_nbytes(l);
+    const struct layout *l = &job->layout;
+    const uint64_t tree = tree_nbytes(l), moments = job_offloads(job) ? 0 : tree;
     uint64_t at = 0;
     map->values = cut(map, &at, s->shard_nbytes);
+    map->kept = cut(map, &at, s->kept_nbytes);
     map->contribution = cut(map, &at, s->contribution_nbytes);
     map->received = cut(map, &at, s->received_nbytes);
-    map->own = cut(map, &at, tree);
-    map->m = cut(map, &at, tree);
-    map->v = cut(map, &at, tree);
-    map->masters = cut(map, &at, l->masters ? tree : 0);
+    map->own = cut(map, &at, memory_sums_nbytes(job));
+    map->m = cut(map, &at, moments);
+    map->v = cut(map, &at, moments);
+    map->masters = cut(map, &at, l->masters ? moments : 0);
+    map->offload = cut(map, &at, offload_nbytes(job));
     map->row_sums = cut(map, &at, memory_row_sums_nbytes(l));
     map->ring = cut(map, &at, s->ring_nbytes);
     map->activations = cut(map, &at, s->activation_nbytes);
     map->samples = cut(map, &at, s->sample_nbytes);
 }
 
-/* Free host memory per rank. */
-static uint64_t host_room(const struct job *job)
+uint64_t memory_host_room(const struct job *job)
 {
-    unsigned long long kib = 0;
-    char line[200];
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
-        continue;
-    if (f)
-        fclose(f);
-    uint64_t nlocal = job->opt->launched_nlocal ? job->opt->launched_nlocal : job->nranks;
-    return kib * 1024 / (nlocal ? nlocal : 1);
+    if (job->opt->rank_nbytes)
+        return job->opt->rank_nbytes;
+    return host_memory(job->nlocal ? job->nlocal : job->nranks);
+}
+
+/* Of the state in host memory: the one that is saved, and two for the loss of ranks, on two hosts. */
+static uint64_t ncopies(const struct job *job)
+{
+    return !job_keeps_snapshots(job) ? 1 : job->opt->several_hosts ? 5 : 3;
 }
 
 /* The memory that a rank may take; ranks that share a device get equal parts. Leaves room for a device's driver and
@@ -104,10 +142,10 @@ static uint64_t host_room(const struct job *job)
 static uint64_t room_of(const struct job *job, const struct rank_device *where)
 {
     const struct layout *l = &job->layout;
-    uint64_t room = where->module ? where->facts.free_nbytes / where->nsharing : host_room(job);
+    uint64_t room = where->module ? where->facts.free_nbytes / where->nsharing : memory_host_room(job);
     uint64_t taken = where->module ? RESERVED_NBYTES
-                                   : l->value_nbytes / job->nranks +
-                                         ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
+                                   : job_rest_nbytes(job) + (uint64_t)l->grad_nelem * sizeof(float) +
+                                         memory_snapshot_nbytes(job) * ncopies(job);
     room -= room / 32;
     return room > taken ? room - taken : 0;
 }
@@ -119,12 +157,12 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
     struct memory_sizes sizes;
     int64_t n = 0;
     int rc;
-    if (job->config->fsdp.checkpointing != TRAIN_RECOMPUTE_AUTO)
+    if (!c->nchoices)
         return 0;
     do {
         compute_recompute(c, n);
-        rc = memory_count(job, where->device->apart, linked, c, &sizes, err);
-    } while (!rc && memory_sum(&sizes) > room && n++ < job->model.nlayer);
+        rc = memory_count(job, where->device->separate_memory, linked, c, &sizes, err);
+    } while (!rc && memory_sum(&sizes) > room && n++ < c->nchoices);
     return rc;
 }
 
@@ -162,15 +200,15 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
     fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
                      "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, "
                      "activations of %lld tokens %.2f, samples %.2f)%s",
-                     gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes),
-                     gib(s->state_nbytes), gib(s->ring_nbytes), (long long)job_largest_ntok(job),
-                     gib(s->activation_nbytes), gib(s->sample_nbytes), room);
+                     gib(memory_sum(s)), gib(s->shard_nbytes + s->kept_nbytes),
+                     gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
+                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
     memory_hint(job, err);
     return err->code;
 }
 
-int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes,
-                struct memory_map *out, struct fsdpck_error *err)
+int memory_alloc(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes,
+                 struct memory_map *out, struct fsdpck_error *err)
 {
     const struct kern_location location = { .kind = KERN_MEMORY_DEVICE, .index = where->index, .huge_pages = true };
     char message[KERN_MESSAGE_BYTES] = "";
@@ -179,6 +217,6 @@ int memory_take(const struct job *job, const struct rank_device *where, const st
         return refuse(job, where, sizes, NULL, err);
     if (where->device->memory->alloc(location, memory_sum(sizes), &out->buffer, message) != KERN_OK)
         return refuse(job, where, sizes, message, err);
-    cut_all(&job->layout, sizes, out);
+    cut_all(job, sizes, out);
     return 0;
 }

@@ -5,6 +5,11 @@
 
 #include "rank/rank.h"
 
+/* Collective, before all else, for ranks of a launcher: checks that all run the same build. Its messages must not
+ * change, so that other versions understand them. */
+int agree_on_build(struct comm *comm, struct fsdpck_error *err);
+/* Collective, before rank_open(): checks that all ranks have the same mesh. Its default depends on the host. */
+int agree_on_mesh(struct comm *comm, const struct job *job, struct fsdpck_error *err);
 /* Collective. resume: the checkpoint from which this rank will resume, or NULL. */
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the control file, and removes it before obeying, so that no request is executed twice. Anyone who may write to
- * output_dir may write it: it is short, plain and untrusted. */
+/* Reads the control file, and removes it before it handles the request, so that no request is executed twice. Anyone
+ * who may write to output_dir may write it: it is short, plain and untrusted. */
 #include "run/control.h"
 
 #include <errno.h>
@@ -38,11 +38,11 @@ static bool read_word(const char *path, char word[WORD])
 static bool take_word(struct control *c, char word[WORD])
 {
     char path[FILES_PATH], line[FILES_PATH + 200];
-    if (c->blind || files_join(path, c->job->config->output_dir, "control", NULL) || !read_word(path, word))
+    if (c->ignore_file || files_join(path, c->job->config->output_dir, "control", NULL) || !read_word(path, word))
         return false;
     if (unlink(path) == 0)
         return true;
-    c->blind = true;
+    c->ignore_file = true;
     snprintf(line, sizeof line, "%s cannot be removed (%s): it is not obeyed", path, strerror(errno));
     note(c, line);
     return false;
@@ -51,24 +51,24 @@ static bool take_word(struct control *c, char word[WORD])
 void control_open(struct control *c, const struct rank *r)
 {
     char word[WORD], line[200];
-    *c = (struct control){ .job = r->job, .job_status = r->comm->job_status, .blind = r->comm->rank != 0 };
+    *c = (struct control){ .job = r->job, .job_status = r->comm->job_status, .ignore_file = r->comm->rank != 0 };
     if (!take_word(c, word))
         return;
     snprintf(line, sizeof line, "control: '%s' was asked for before this run began, and is not done", word);
     note(c, line);
 }
 
-static void obey(const struct control *c, const char *word, struct asked *asked)
+static void handle_request(const struct control *c, const char *word, struct requests *requests)
 {
     char line[200];
     if (strcmp(word, "save") == 0) {
-        asked->save = true;
+        requests->save = true;
     } else if (strcmp(word, "stop") == 0) {
         note(c, "control: stop: this step is finished and saved");
-        asked->stop = true;
+        requests->stop = true;
     } else if (strcmp(word, "sample") == 0 && c->job->samples) {
         note(c, "control: sample: after this step");
-        asked->sample = true;
+        requests->sample = true;
     } else if (strcmp(word, "sample") == 0) {
         note(c, "control: sample: the config has no sample.prompts");
     } else {
@@ -77,12 +77,12 @@ static void obey(const struct control *c, const char *word, struct asked *asked)
     }
 }
 
-void control_look(struct control *c, struct asked *asked)
+void control_poll(struct control *c, struct requests *requests)
 {
     char word[WORD];
-    uint64_t nsaves = job_status_saves(c->job_status);
-    asked->save |= nsaves != c->nsaves;
+    uint64_t nsaves = job_status_requested_saves(c->job_status);
+    requests->save |= nsaves != c->nsaves;
     c->nsaves = nsaves;
     if (take_word(c, word))
-        obey(c, word, asked);
+        handle_request(c, word, requests);
 }

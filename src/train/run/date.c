@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -11,31 +10,12 @@
 #include <unistd.h>
 
 #include "rank/files.h"
+#include "run/recall.h"
 #include "state/state.h"
 
-/* The date in a checkpoint's data. Returns false if the checkpoint cannot be opened, or if its data shows none. */
-static bool read_checkpoint(const char *path, char date[DATE_NBYTES])
+static bool read_date(const struct fsdpck_source *src, void *date)
 {
-    struct fsdpck_error ignored = { 0 }; /* a later check decides whether the run may resume from it */
-    struct fsdpck_source *src;
-    bool found =
-        fsdpck_source_open(path, "fsdpck", NULL, &src, &ignored) == 0 && state_read_date(src, date, DATE_NBYTES);
-    fsdpck_source_close(src);
-    return found;
-}
-
-static bool read_newest(const struct train_config *config, char date[DATE_NBYTES])
-{
-    struct fsdpck_error ignored = { 0 };
-    uint64_t *steps = NULL;
-    size_t count = 0;
-    char path[FILES_PATH];
-    bool found = false;
-    int rc = files_list_checkpoints(config, &steps, &count, &ignored);
-    for (size_t i = 0; !rc && i < count && !found; i++)
-        found = files_checkpoint_path(config, steps[i], path, &ignored) == 0 && read_checkpoint(path, date);
-    free(steps);
-    return found;
+    return state_read_date(src, date, DATE_NBYTES);
 }
 
 static bool read_kept(const struct train_config *config, char date[DATE_NBYTES])
@@ -54,8 +34,7 @@ static bool read_kept(const struct train_config *config, char date[DATE_NBYTES])
 int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES],
                 struct fsdpck_error *err)
 {
-    const char *resume = opt->resume ? opt->resume : "auto";
-    bool automatic = strcmp(resume, "auto") == 0, never = strcmp(resume, "never") == 0;
+    const bool automatic = !opt->resume || strcmp(opt->resume, "auto") == 0;
     time_t now = time(NULL);
     struct tm day = { 0 };
     if (config->data.date) {
@@ -65,8 +44,7 @@ int date_choose(const struct train_config *config, const struct train_options *o
         memcpy(date, config->data.date, 11);
         return 0;
     }
-    if ((!automatic && !never && read_checkpoint(resume, date)) ||
-        (automatic && (read_newest(config, date) || read_kept(config, date))))
+    if (recall(config, opt, read_date, date) || (automatic && read_kept(config, date)))
         return 0;
     localtime_r(&now, &day);
     strftime(date, DATE_NBYTES, "%Y-%m-%d", &day);

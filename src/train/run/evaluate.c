@@ -27,9 +27,9 @@ static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, d
 /* *stopping: true if any rank was asked to stop. */
 static int agree_on_stop(struct rank *r, bool *stopping, struct fsdpck_error *err)
 {
-    uint64_t asked = *stopping || job_status_stopping(r->comm->job_status);
-    int rc = r->comm->ops->sum_u64(r->comm, &asked, 1, err);
-    *stopping = asked > 0;
+    uint64_t requested = *stopping || job_status_stopping(r->comm->job_status);
+    int rc = r->comm->ops->sum_u64(r->comm, &requested, 1, err);
+    *stopping = requested > 0;
     return rc;
 }
 
@@ -38,7 +38,7 @@ int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struc
     const uint64_t started = comm_now_ns();
     struct step_plan plan;
     double sum = 0;
-    int rc = data_whole(r->job->eval, &plan, err);
+    int rc = data_all_rows(r->job->eval, &plan, err);
     comm_at(r->comm, r->step, "evaluation");
     if (!rc)
         rc = agree_on_stop(r, stopping, err);

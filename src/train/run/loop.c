@@ -11,21 +11,26 @@
 #include "rank/device.h"
 #include "rank/files.h"
 #include "rank/gather.h"
+#include "rank/grad_file.h"
 #include "rank/memory.h"
+#include "rank/offload.h"
 #include "rank/schedule.h"
 #include "run/agree.h"
 #include "run/control.h"
 #include "run/evaluate.h"
 #include "run/optimize.h"
+#include "run/pace.h"
 #include "run/plan.h"
 #include "run/profile.h"
 #include "run/resume.h"
+#include "run/save.h"
 #include "run/samples.h"
 #include "run/step.h"
+#include "run/tracker.h"
 #include "state/adapter.h"
 #include "state/load.h"
-#include "state/saver.h"
-#include "state/whole.h"
+#include "state/snapshots.h"
+#include "state/export_model.h"
 
 enum { PSS_EVERY = 100, DIVERGED = 10 };
 
@@ -34,12 +39,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void note(const struct rank *r, const char *line)
-{
-    if (r->comm->rank == 0 && r->job->opt->note)
-        r->job->opt->note(r->job->opt->ctx, line);
 }
 
 static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_error *err)
@@ -54,7 +53,7 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
              (unsigned long long)r->step + 1, loss, norm, name);
     if (r->job->config->train.on_nonfinite == TRAIN_NONFINITE_SKIP) {
         strncat(line, "; the step is skipped", sizeof line - strlen(line) - 1);
-        note(r, line);
+        rank_note(r, line);
         return 0;
     }
     rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "%s", line);
@@ -63,8 +62,60 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     return rc;
 }
 
-/* One step: gradients of the whole batch, norm, update. *asked: in, requests to this rank; out, to any rank. */
-static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked, struct fsdpck_error *err)
+/* What each rank computed in a step, and for how long; and what came from other hosts. */
+struct step_times {
+    struct step_facts facts;
+    int64_t ntok[COMM_MAX_SUM];
+    uint64_t before_nbytes;     /* received by this rank before the first step */
+    uint64_t from_hosts_nbytes; /* received by all ranks since then, up to the last norm */
+};
+
+static uint32_t find_slowest(const double *busy_seconds, uint32_t nranks)
+{
+    uint32_t slowest = 0;
+    for (uint32_t q = 1; q < nranks; q++)
+        slowest = busy_seconds[q] > busy_seconds[slowest] ? q : slowest;
+    return slowest;
+}
+
+/* The times of a step on this rank, from the totals before and after it. */
+static void count_times(const struct rank *r, const struct rank_times *before, struct train_metrics *m)
+{
+    const struct rank_times after = rank_times(r);
+    const double background = 1e-9 * (double)(after.background_ns - before->background_ns),
+                 waited = 1e-9 * (double)(after.waited_ns - before->waited_ns);
+    m->comm_seconds = 1e-9 * (double)(after.exposed_ns - before->exposed_ns);
+    m->comm_gather_seconds = 1e-9 * (double)(after.gather_ns - before->gather_ns);
+    m->comm_exchange_seconds = 1e-9 * (double)(after.exchange_ns - before->exchange_ns);
+    m->comm_hidden_seconds = background > waited ? background - waited : 0;
+}
+
+static struct offload_times offloaded(const struct rank *r)
+{
+    struct offload_times sum = r->offload ? offload_times(r->offload) : (struct offload_times){ 0 };
+    if (r->grads) {
+        const struct offload_times *grads = grad_file_times(r->grads);
+        sum.busy_ns += grads->busy_ns;
+        sum.waited_ns += grads->waited_ns;
+        sum.nbytes += grads->nbytes;
+    }
+    return sum;
+}
+
+static void measure_offload(const struct rank *r, const struct offload_times *before, struct train_metrics *m)
+{
+    const struct offload_times after = offloaded(r);
+    const double busy = 1e-9 * (double)(after.busy_ns - before->busy_ns),
+                 waited = 1e-9 * (double)(after.waited_ns - before->waited_ns);
+    m->offloads = r->offload != NULL;
+    m->offload_wait_seconds = waited;
+    m->offload_hidden_seconds = busy > waited ? busy - waited : 0;
+    m->offload_nbytes = after.nbytes - before->nbytes;
+}
+
+/* One step: gradients of the whole batch, norm, update. *requests: in, those to this rank; out, to any rank. */
+static int run_step(struct rank *r, struct train_metrics *m, struct requests *requests, struct step_times *times,
+                    struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct step_plan plan;
@@ -72,13 +123,17 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     int rc = data_step(job->data, job->config, r->step, &plan, err);
     m->data_wait_seconds = now() - started;
     const struct rank_times before = rank_times(r);
+    const struct offload_times state_before = offloaded(r);
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
-    asked->stop |= job_status_stopping(
+    requests->stop |= job_status_stopping(
         r->comm->job_status); /* a stop during the computation ends the run after this step, not after the next */
+    times->facts.from_hosts_nbytes = comm_from_hosts_nbytes(r->host) - times->before_nbytes;
+    times->facts.busy_seconds[r->comm->rank] =
+        now() - started - 1e-9 * (double)(rank_times(r).exposed_ns - before.exposed_ns);
     if (!rc)
-        rc = rank_norm(r, &m->grad_norm, asked, err);
+        rc = rank_norm(r, &m->grad_norm, requests, &times->facts, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);
     if (!rc && !finite)
         rc = on_nonfinite(r, m->loss, m->grad_norm, err);
@@ -91,18 +146,21 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->nsupervised = (uint64_t)plan.nsupervised;
     m->step_seconds = now() - started;
     m->tokens_per_second = (double)plan.ntok / m->step_seconds;
-    const struct rank_times after = rank_times(r);
-    const double behind = 1e-9 * (double)(after.behind_ns - before.behind_ns),
-                 waited = 1e-9 * (double)(after.waited_ns - before.waited_ns);
-    m->comm_seconds = 1e-9 * (double)(after.exposed_ns - before.exposed_ns);
-    m->comm_hidden_seconds = behind > waited ? behind - waited : 0;
+    count_times(r, &before, m);
+    pace_tokens(&plan, job->config->train.accumulation, r->comm->nranks, times->ntok);
+    m->busy_seconds = times->facts.busy_seconds;
+    m->from_hosts_nbytes = rc ? 0 : times->facts.from_hosts_nbytes - times->from_hosts_nbytes;
+    times->from_hosts_nbytes = times->facts.from_hosts_nbytes;
+    m->nranks = r->comm->nranks;
+    m->slowest_rank = find_slowest(m->busy_seconds, m->nranks);
+    measure_offload(r, &state_before, m);
     m->rss_nbytes = files_rss_nbytes();
     step_plan_free(&plan);
     return rc;
 }
 
 /* Expensive: the kernel walks every page of the process. */
-static int look_at_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_error *err)
+static int measure_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_error *err)
 {
     *pss_nbytes = files_pss_nbytes();
     return r->comm->ops->sum_u64(r->comm, pss_nbytes, 1, err);
@@ -110,70 +168,32 @@ static int look_at_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_er
 
 static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m, struct fsdpck_error *err)
 {
+    json_t *line;
     if (r->comm->rank != 0)
         return 0;
-    int rc = files_write_metrics(r->job, metrics, m, err);
+    int rc = files_write_metrics(r->job, metrics, m, &line, err);
+    if (!rc)
+        tracker_line(r->tracker, line);
+    json_decref(line);
     if (!rc && r->job->opt->on_step &&
         (m->step % r->job->config->log.every == 0 || m->evaluated || m->step == r->job->nsteps))
         r->job->opt->on_step(r->job->opt->ctx, m);
     return rc;
 }
 
-/* If a save fails because of a full or broken disk, warns; the run continues, and the next save tries again. Every rank
- * has the same result. If a rank is lost, prints nothing: the run ends with that error. last: no step follows. */
-static void take_save(struct rank *r, struct saver *saver, bool wait, bool last, struct loop_notes *notes)
+bool loop_diverged(const struct loop_results *results, uint64_t nsteps)
 {
-    struct saver_result done;
-    char line[2400], text[2048];
-    if (!saver_take(saver, wait, &done))
-        return;
-    notes->save_failed = done.failed;
-    if (!done.failed) {
-        notes->saved = done.step;
-        if (notes->asked == done.step) {
-            snprintf(line, sizeof line, "control: the checkpoint of step %llu, which was asked for, is saved",
-                     (unsigned long long)done.step);
-            note(r, line);
-        }
-        return;
-    }
-    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved%s: %s", (unsigned long long)done.step,
-             last ? "" : ", training goes on", fsdpck_error_format(&done.why, text, sizeof text));
-    if (!done.lost)
-        note(r, line);
-}
-
-/* Starts a save, between this step's update and the next one: copies the state, and writes it in the background.
- * *stall: seconds for which training stood still. */
-static int save(struct rank *r, struct saver *saver, bool last, struct loop_notes *notes, double *stall,
-                struct fsdpck_error *err)
-{
-    double started = now();
-    char line[160];
-    if (saver_is_busy(saver)) {
-        snprintf(line, sizeof line,
-                 "the checkpoint before that of step %llu is still being written: training waits for it",
-                 (unsigned long long)r->step);
-        note(r, line);
-    }
-    comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, last, notes);
-    int rc = saver_start(saver, err);
-    *stall = now() - started;
-    return rc;
-}
-
-bool loop_diverged(const struct loop_notes *notes, uint64_t nsteps)
-{
-    return notes->ndone >= nsteps && notes->ndone && (notes->trailing >= DIVERGED || 2 * notes->trailing >= nsteps);
+    return results->ndone >= nsteps && results->ndone &&
+           (results->trailing >= DIVERGED || 2 * results->trailing >= nsteps);
 }
 
 /* Exports from the last checkpoint: the adapter, or at the end of the run the whole model. */
-static int export_result(struct rank *r, const struct loop_notes *notes, struct fsdpck_error *err)
+static int export_result(struct rank *r, const struct loop_results *results, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     char path[FILES_PATH], out[FILES_PATH + 16];
-    if (r->comm->rank != 0 || notes->saved != r->step || loop_diverged(notes, r->job->nsteps))
+    if (r->comm->rank != 0 || results->comes_back || results->saved != r->step ||
+        loop_diverged(results, r->job->nsteps))
         return 0;
     int rc = files_check_folder(r->job, err);
     if (!rc)
@@ -182,14 +202,8 @@ static int export_result(struct rank *r, const struct loop_notes *notes, struct 
     if (!rc && config->lora.enabled && config->checkpoint.export_adapter)
         rc = adapter_export(r->job, r->step, path, out, err);
     if (!rc && r->step >= r->job->nsteps)
-        rc = whole_export(r->job, path, err);
+        rc = export_model_write(r->job, path, err);
     return rc;
-}
-
-static bool save_is_due(const struct rank *r, bool stopping)
-{
-    uint64_t every = r->job->config->checkpoint.save_steps;
-    return stopping || r->step == r->job->nsteps || (every && r->step % every == 0);
 }
 
 static bool evaluation_is_due(const struct rank *r)
@@ -212,75 +226,124 @@ static int evaluate(struct rank *r, struct train_metrics *m, bool *stopping, str
     int rc = *stopping ? 0 : rank_evaluate(r, m, stopping, err);
     snprintf(line, sizeof line, "the evaluation of step %llu is left out: the run stops", (unsigned long long)r->step);
     if (!rc && !m->evaluated)
-        note(r, line);
+        rank_note(r, line);
     return rc;
 }
 
-static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes,
-                 struct fsdpck_error *err)
+/* Says what the loss of ranks, or of the run before this one, has cost. */
+static void note_cost(const struct rank *r, uint64_t nagain)
+{
+    const struct recovery *rec = &r->job->recovery;
+    char line[160], again[80];
+    snprintf(again, sizeof again, "%llu finished step%s must be done again", (unsigned long long)nagain,
+             fsdpck_plural(nagain));
+    snprintf(line, sizeof line, "step %llu begins %.2f s after the loss; %s", (unsigned long long)r->step + 1,
+             1e-9 * (double)(comm_now_ns() - rec->lost_ns), again);
+    if (rec->lost_ns || nagain)
+        rank_note(r, rec->lost_ns ? line : again);
+}
+
+static void note_slow(const struct rank *r, struct pace *pace, const struct step_times *times)
+{
+    char line[240];
+    if (pace_add(pace, r->comm->nranks, times->facts.busy_seconds, times->ntok, line))
+        rank_note(r, line);
+}
+
+static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics,
+                 struct loop_results *results, struct fsdpck_error *err)
 {
     const uint64_t first = r->step + 1;
     uint64_t pss_nbytes = 0, gathered = 0;
+    struct step_times times = { .before_nbytes = comm_from_hosts_nbytes(r->host) };
+    struct pace pace = { 0 };
     bool stopping = false;
     int rc = 0;
     struct control control;
     const bool listens = r->comm->rank == r->job->first;
     if (listens)
         control_open(&control, r);
+    rc = save_again(r, saver, results, err);
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
-        struct asked asked = { .stop = job_status_stopping(r->comm->job_status) };
+        struct requests requests = { .stop = job_status_stopping(r->comm->job_status) };
         if (listens)
-            control_look(&control, &asked);
-        rc = run_step(r, &m, &asked, err);
-        stopping = asked.stop;
+            control_poll(&control, &requests);
+        if (profile)
+            profile_begin(profile);
+        rc = run_step(r, &m, &requests, &times, err);
+        if (!rc && profile)
+            profile_end(profile);
+        stopping = requests.stop;
         if (!rc && r->comm->rank == 0)
             rc = files_check_folder(r->job, err); /* first, because later writes would recreate the folder */
         if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
-            rc = look_at_memory(r, &pss_nbytes, err);
+            rc = measure_memory(r, &pss_nbytes, err);
+        if (!rc && r->step > first) /* the first step also measures and allocates */
+            note_slow(r, &pace, &times);
         m.pss_nbytes = pss_nbytes;
         m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
         if (!rc && evaluation_is_due(r))
             rc = evaluate(r, &m, &stopping, err);
-        if (!rc && !stopping && (asked.sample || sampling_is_due(r)))
+        if (!rc && !stopping && (requests.sample || sampling_is_due(r)))
             rc = rank_sample(r, err);
         gathered = gather_times(r->gather).nbytes;
         const bool last = stopping || r->step == r->job->nsteps;
-        take_save(r, saver, false, last, notes);
-        if (asked.save)
-            notes->asked = r->step;
-        if (!rc && (asked.save || save_is_due(r, stopping)))
-            rc = save(r, saver, last, notes, &m.save_stall_seconds, err);
+        save_collect(r, saver, false, last, results);
+        if (requests.save)
+            results->requested_save = r->step;
+        const bool saves = requests.save || save_is_due(r, stopping);
+        if (!rc && saves)
+            rc = save_copy(r, saver, last, results, &m.save_stall_seconds, err);
+        const bool snapshot = save_snapshot_is_due(r, stopping || last);
+        if (!rc && snapshot)
+            rc = save_snapshot(r, &m.save_stall_seconds, err);
         if (!rc && profile)
             profile_step(profile, &m);
         if (!rc)
             rc = log_step(r, metrics, &m, err);
         if (rc)
             break;
-        notes->ndone = r->step;
-        notes->skipped += r->last_update != r->step;
-        notes->trailing = r->step - r->last_update;
+        if (saves)
+            saver_write(saver);
+        results->ndone = r->step;
+        results->skipped += r->last_update != r->step;
+        results->trailing = r->step - r->last_update;
+        if (snapshot)
+            rc = save_snapshot_complete(r, err);
+        if (!rc && save_is_due(r, stopping))
+            stopping |= save_and_come_back(r, saver, last, results);
     }
     comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, true, notes); /* even if the run has failed: the last save may have succeeded */
-    notes->stopped = stopping && r->step < r->job->nsteps;
+    save_collect(r, saver, true, true, results); /* even if the run has failed: the last save may have succeeded */
+    results->stopped = stopping && r->step < r->job->nsteps;
     return rc;
 }
 
+/* Ranks that go on after a loss count the steps that were skipped before it. */
+static void count_skipped(const struct rank *r, struct loop_results *results)
+{
+    const uint64_t skipped = r->step - r->updates, known = r->job->recovery.skipped_before;
+    results->skipped_before = known ? known : skipped + 1;
+    results->skipped = skipped + 1 - results->skipped_before;
+}
+
 /* Loads the state from the config, the checkpoint, or both; afterwards all ranks agree on it. */
-static int start(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
+static int start(struct rank *r, const char *resume, struct loop_results *results, struct fsdpck_error *err)
 {
     int rc = agree(r, resume, err);
     if (!rc)
-        rc = rank_load(r, err);
+        rc = rank_load(r, resume || r->job->recovery.step, err);
     if (!rc)
-        rc = resume_load(r, resume, &notes->saved, err);
-    notes->ndone = r->step;
-    notes->trailing = r->step - r->last_update;
+        rc = resume_load(r, resume, &results->saved, err);
+    if (!rc)
+        count_skipped(r, results);
+    results->ndone = r->step;
+    results->trailing = r->step - r->last_update;
     return rc ? rc : r->comm->ops->barrier(r->comm, "start", err);
 }
 
-static int tell_start(const struct rank *r, struct fsdpck_error *err)
+static int report_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct train_start start = { .config = job->config,
@@ -294,39 +357,46 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
                                  .device = r->where->module ? r->where->facts.name : NULL };
     if (r->comm->rank != 0 || !job->opt->on_start)
         return 0;
-    data_tell(job->data, &start.data);
+    data_describe(job->data, &start.data);
     if (job->eval)
-        data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps
-                 ? job_plan(job, r->compute, r->where->device->apart ? &r->memory->sizes : NULL, &start.plan, err)
-                 : 0;
+        data_describe(job->eval, &start.eval);
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute, r->where, &r->memory->sizes, &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;
 }
 
-int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
+int loop_run(struct rank *r, const char *resume, struct loop_results *results, struct fsdpck_error *err)
 {
     FILE *metrics = NULL;
     struct saver *saver = NULL;
     struct profile *profile = NULL;
-    int rc = start(r, resume, notes, err);
+    uint64_t nagain = 0;
+    int rc = start(r, resume, results, err);
     if (!rc)
         rc = saver_new(r, &saver, err);
+    if (!rc && r->job->recovery.snapshots && !r->job->recovery.again)
+        snapshots_touch(r->job->recovery.snapshots, r);
     if (!rc && r->comm->rank == 0)
-        rc = files_open_metrics(r->job->config, r->step, &metrics, err);
+        rc = files_open_metrics(r->job->config, r->step, &metrics, &nagain, err);
+    if (!rc && r->comm->rank == 0)
+        rc = tracker_open(r, &r->tracker, err);
     if (!rc && r->job->opt->profile && r->comm->rank == 0)
         rc = profile_new(r, &profile, err);
     if (!rc)
-        rc = tell_start(r, err);
+        rc = report_start(r, err);
     if (!rc)
-        rc = train(r, saver, profile, metrics, notes, err);
+        note_cost(r, nagain);
+    if (!rc)
+        rc = train(r, saver, profile, metrics, results, err);
     if (!rc && profile)
         rc = profile_report(profile, err);
     if (!rc)
-        rc = export_result(r, notes, err);
+        rc = export_result(r, results, err);
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
+    tracker_close(r->tracker, rc != 0);
+    r->tracker = NULL;
     if (rc)
         rank_fail(r->job, r->comm->job_status,
                   err); /* first: saver_free() joins a thread that may wait for other ranks */

@@ -3,14 +3,21 @@
 #include "run/open.h"
 
 #include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "config/policy_keys.h"
+#include "model/wrap.h"
 #include "rank/device.h"
+#include "rank/files.h"
 #include "run/date.h"
-#include "run/look.h"
+#include "run/warn.h"
 #include "run/samples.h"
 #include "state/adapter.h"
 #include "state/sources.h"
+
+enum { MOST_ON_PAPER = 1 << 16 }; /* ranks */
 
 static void note_of_data(void *ctx, const char *line)
 {
@@ -59,29 +66,198 @@ static void note_untied(const struct job *job)
                                   "own, as PEFT does: with this adapter the two are not tied");
 }
 
+/* A host is a group only if its ranks are consecutive. config: of the run, or with the values of an object. */
+static int check_hosts(const struct job *job, const struct train_config *config, const struct mesh *mesh,
+                       struct fsdpck_error *err)
+{
+    const struct train_options *opt = job->opt;
+    if (!mesh_is_of_hosts(config) || !opt->launched_nranks || opt->launched_rank % mesh->nshards == opt->launched_local)
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                     "key 'fsdp.sharding_strategy': the ranks of a host are to be a shard group, but they are not "
+                     "consecutive: rank %u is number %u on its host",
+                     opt->launched_rank, opt->launched_local);
+    fsdpck_error_hint(
+        err, "mpirun --map-by core and srun -m block number them so; fsdp.dp_shard_size takes consecutive ranks of any "
+             "hosts");
+    return err->code;
+}
+
+/* The file is that of the ranks of one supervisor. */
+static int check_offloaded_params(const struct job *job, struct fsdpck_error *err)
+{
+    if (!job_offloads_params(job) || (!job->opt->launched_nranks && job->nlocal == job->nranks))
+        return 0;
+    return fsdpck_error_set(
+        err, FSDPCK_ERR_USAGE, NULL,
+        "key 'fsdp.offload_params': parameters in a file are those of local ranks (--ranks), not of "
+        "several hosts or of ranks that a launcher starts");
+}
+
+/* The mesh of an object of fsdp.policy, or of the run. */
+static int mesh_of(const struct job *job, int32_t object, struct mesh *out, struct fsdpck_error *err)
+{
+    const struct train_config *c = job->config,
+                              config = object < 0 ? *c : config_policy_over(c, &c->fsdp.policy[object]);
+    const struct mesh_request req = { &config, object, job->nranks, job->nlocal };
+    int rc = mesh_choose(&req, out, err);
+    return rc ? rc : check_hosts(job, &config, out, err);
+}
+
+static int choose_mesh(struct job *job, struct fsdpck_error *err)
+{
+    struct mesh mesh;
+    int rc = check_offloaded_params(job, err);
+    if (!rc)
+        rc = mesh_of(job, MESH_OF_RUN, &job->mesh, err);
+    for (size_t i = 0; i < job->config->fsdp.npolicy && !rc; i++) {
+        rc = mesh_of(job, (int32_t)i, &mesh, err);
+        job->mesh.nkept = rc || !mesh.nkept ? job->mesh.nkept : mesh.nkept;
+    }
+    return rc;
+}
+
+/* Sets the mesh of each parameter, that of its group. */
+static int place_groups(struct job *job, struct fsdpck_error *err)
+{
+    struct group_policy *policy;
+    int rc = policy_make(job->config, &job->layout, &policy, err);
+    for (size_t i = 0; i < job->layout.nparams && !rc; i++) {
+        struct param *p = &job->layout.params[i];
+        struct mesh mesh = job->mesh;
+        if (policy[p->group].object != POLICY_NONE)
+            rc = mesh_of(job, policy[p->group].object, &mesh, err);
+        p->nshards = mesh.nshards;
+    }
+    free(policy);
+    return rc;
+}
+
+/* Both depend on the number of ranks. */
+static int lay_out(struct job *job, struct fsdpck_error *err)
+{
+    int rc = layout_make(&job->model, job->config, &job->packed, job->nranks, &job->layout, err);
+    if (rc)
+        return rc;
+    rc = place_groups(job, err);
+    if (!rc)
+        rc = offload_count(job->config, &job->layout, job_has_device_memory(job), &job->offload, err);
+    if (rc)
+        layout_free(&job->layout);
+    return rc;
+}
+
+/* A default that makes another strategy of it. */
+static void note_mesh(const struct job *job)
+{
+    char line[200];
+    if (!job->fs.note || !mesh_is_of_hosts(job->config) || job->mesh.nreplicas > 1 || !job_copies(job))
+        return;
+    snprintf(line, sizeof line,
+             "all %u ranks are on one host, and form one shard group; fsdp.dp_shard_size makes smaller ones",
+             job->nranks);
+    job->fs.note(job->fs.ctx, line);
+}
+
+static void tell(const struct job *job)
+{
+    note_untied(job);
+    note_mesh(job);
+    const bool elastic = job->opt->elastic_nranks || job->opt->keeper;
+    if (job->fs.note)
+        train_config_idle(job->config,
+                          &(struct train_job_size){ job->nranks, job_copies(job), elastic, job_has_device_memory(job) },
+                          job->fs.note, job->fs.ctx);
+}
+
+static void share_processors(struct job *job)
+{
+    const unsigned share = fsdpck_processors() / (job->nlocal ? job->nlocal : job->nranks);
+    job->nthreads = job->opt->nthreads ? job->opt->nthreads : share ? share : 1;
+}
+
+int job_set_nranks(struct job *job, uint32_t nranks, struct fsdpck_error *err)
+{
+    struct job other = *job;
+    other.nranks = other.nlocal = nranks;
+    share_processors(&other);
+    int rc = choose_mesh(&other, err);
+    if (!rc)
+        rc = lay_out(&other, err);
+    if (rc)
+        return rc;
+    layout_free(&job->layout);
+    *job = other;
+    return 0;
+}
+
+int job_set_config(struct job *job, const struct train_config *config, struct fsdpck_error *err)
+{
+    struct job other = *job;
+    other.config = config;
+    int rc = choose_mesh(&other, err);
+    if (!rc)
+        rc = policy_check(config, &job->layout, err);
+    if (!rc)
+        rc = place_groups(&other, err);
+    if (!rc)
+        rc = offload_count(config, &job->layout, job_has_device_memory(job), &other.offload, err);
+    if (rc)
+        return rc;
+    *job = other;
+    data_set_micro_rows(job->data, config->train.micro_batch_size);
+    if (job->eval)
+        data_set_micro_rows(job->eval, config->train.micro_batch_size);
+    return 0;
+}
+
+/* A plan needs no weights, but those that are there must fit. */
+static int check_weights(const struct job *job, struct fsdpck_error *err)
+{
+    char line[FILES_PATH + 100];
+    if (!job->opt->on_paper || sources_has_weights(job))
+        return job_check_sources(job, err);
+    snprintf(line, sizeof line, "%.4000s has no weights: config.json alone is planned", job->config->model);
+    if (job->fs.note)
+        job->fs.note(job->fs.ctx, line);
+    return 0;
+}
+
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out,
              struct fsdpck_error *err)
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
     struct job job = { .config = config, .opt = opt, .first = opt->launched_rank, .nranks = nranks ? nranks : 1 };
-    unsigned share = fsdpck_processors() / job.nranks;
-    job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
+    job.nlocal = opt->launched_nranks ? opt->launched_nlocal : opt->ranks_per_host ? opt->ranks_per_host : job.nranks;
+    share_processors(&job);
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     const struct fsdpck_options data_opt = for_data(&job);
     struct train_config dated = *config;
     *out = (struct job){ 0 };
     if (device_check(opt, err))
         return err->code;
-    if (job.nranks > COMM_MAX_SUM)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks,
-                                COMM_MAX_SUM);
-    int rc = model_read(config->model, &job.fs, &job.model, err);
+    if (opt->elastic_nranks && opt->launched_nranks)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "only local ranks go on after the loss of one");
+    const uint32_t most = opt->on_paper ? MOST_ON_PAPER : COMM_MAX_SUM;
+    if (job.nranks > most)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %u are supported", job.nranks, most);
+    int rc = offload_check(config, job_has_device_memory(&job), err);
     if (!rc)
-        rc = layout_make(&job.model, config, job.nranks, &job.layout, err);
+        rc = choose_mesh(&job, err);
+    if (!rc)
+        rc = model_read(config->model, &job.fs, &job.model, err);
+    if (!rc)
+        rc = wrap_check(config, &job.model, err);
+    if (!rc)
+        rc = sources_packed(&job, &job.packed, err);
+    if (!rc)
+        rc = lay_out(&job, err);
+    if (!rc)
+        rc = config->automatic & TRAIN_AUTO_STRATEGY ? 0 : policy_check(config, &job.layout, err);
     if (!rc && config->lora.init_adapter)
         rc = adapter_check_start(config, err);
     if (!rc)
-        rc = job_check_sources(&job, err);
+        rc = check_weights(&job, err);
     if (!rc)
         rc = date_choose(config, opt, job.date, err);
     dated.data.date = job.date;
@@ -97,13 +273,11 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (rc)
         job_close(&job);
     else
-        note_untied(&job);
-    if (!rc && job.fs.note)
-        train_config_idle(config, &(struct train_job_size){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
+        tell(&job);
     if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)) && !samples_are_dated(job.samples))
         job.date[0] = '\0';
     if (!rc)
-        job_look(&job);
+        job_warn(&job);
     *out = job;
     return rc;
 }

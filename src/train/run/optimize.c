@@ -3,43 +3,92 @@
 #include "run/optimize.h"
 
 #include <math.h>
+#include <stddef.h>
 
-/* Computes the sum of squares of each of this rank's trained rows, parameter by parameter, and copies the sums to
- * r->row_sums_back. */
-static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
+#include "rank/grad_file.h"
+#include "rank/offload.h"
+#include "rank/offload_device.h"
+
+/* Trained rows of this rank, in r->rows. */
+struct row_list {
+    size_t n;             /* parameters that have some */
+    int64_t before, nrow; /* rows of the groups before these, and of these */
+};
+
+static struct row_list list_rows(struct rank *r, uint32_t first_group, uint32_t last_group)
 {
     const struct layout *l = &r->job->layout;
-    const struct compute *c = r->compute;
-    size_t n = 0;
-    *count = 0;
+    struct row_list list = { 0 };
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (!p->trainable || nrow <= 0)
+        int64_t first, nrow = p->trainable ? param_rows(p, r->comm->rank, &first) : 0;
+        if (nrow <= 0 || p->group > last_group)
             continue;
-        r->rows[n++] = (struct kern_rows){ { r->own + p->own_at, p->ncol, KERN_F32 }, nrow, p->ncol };
-        *count += nrow;
+        *(p->group < first_group ? &list.before : &list.nrow) += nrow;
+        if (p->group >= first_group)
+            r->rows[list.n++] = (struct kern_rows){ { rank_sums(r, p), p->ncol, KERN_F32 }, nrow, p->ncol };
     }
-    c->device->ops->sum_squares(c->stream, r->row_sums, r->rows, n);
+    return list;
+}
+
+void rank_sum_group(struct rank *r, uint32_t group, struct kern_stream *stream)
+{
+    const struct row_list list = list_rows(r, group, group);
+    r->compute->device->ops->sum_squares(stream, r->row_sums + list.before, r->rows, list.n);
+}
+
+/* Computes the sum of squares of each of this rank's trained rows, parameter by parameter, and copies the sums to
+ * r->row_sums_back. Those of gradients in a file were computed before these left memory. */
+static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
+{
+    const struct compute *c = r->compute;
+    const struct row_list list = list_rows(r, 0, r->job->layout.ngroups - 1);
+    *count = list.nrow;
+    if (!r->grads)
+        c->device->ops->sum_squares(c->stream, r->row_sums, r->rows, list.n);
     return rank_download(r, r->row_sums_back.data, r->row_sums, (size_t)*count * sizeof(double), err);
 }
 
-int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err)
+/* Two ranks share a word: a sum over ranks joins their microseconds without a carry. */
+static uint64_t pack_busy(uint32_t rank, double seconds)
 {
+    const double us = seconds > 0 ? 1e6 * seconds : 0;
+    return (uint64_t)(us < UINT32_MAX ? us : UINT32_MAX) << 32 * (rank % 2);
+}
+
+static double unpack_busy(const uint64_t *words, uint32_t rank)
+{
+    return 1e-6 * (double)(uint32_t)(words[rank / 2] >> 32 * (rank % 2));
+}
+
+int rank_norm(struct rank *r, double *norm, struct requests *requests, struct step_facts *facts,
+              struct fsdpck_error *err)
+{
+    enum { FIRST_WORDS = KERN_EXACT_LIMBS + 5 };
     struct {
         struct kern_exact sum;
-        uint64_t stop, save, sample;
-    } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
-    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM,
+        uint64_t stop, save, sample, from_hosts_nbytes;
+        uint64_t busy[COMM_MAX_SUM / 2];
+    } all = { .stop = requests->stop,
+              .save = requests->save,
+              .sample = requests->sample,
+              .from_hosts_nbytes = facts->from_hosts_nbytes };
+    _Static_assert(offsetof(typeof(all), busy) == FIRST_WORDS * sizeof(uint64_t) &&
+                       FIRST_WORDS + COMM_MAX_SUM / 2 <= COMM_MAX_SUM,
                    "one sum over ranks");
+    const uint32_t me = r->comm->rank, nranks = r->comm->nranks;
     int64_t nrow;
     int rc = sum_rows(r, &nrow, err);
     if (!rc) {
         kern_exact_add(&all.sum, r->row_sums_back.data, nrow);
-        rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 4, err);
+        all.busy[me / 2] = pack_busy(me, facts->busy_seconds[me]);
+        rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, FIRST_WORDS + (nranks + 1) / 2, err);
     }
+    for (uint32_t q = 0; q < nranks; q++)
+        facts->busy_seconds[q] = rc ? 0 : unpack_busy(all.busy, q);
+    facts->from_hosts_nbytes = all.from_hosts_nbytes;
     *norm = rc ? 0 : sqrt(kern_exact_value(&all.sum));
-    *asked = (struct asked){ all.stop > 0, all.save > 0, all.sample > 0 };
+    *requests = (struct requests){ all.stop > 0, all.save > 0, all.sample > 0 };
     return rc;
 }
 
@@ -73,44 +122,130 @@ int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *
     return rc;
 }
 
-/* Lists this rank's trained rows. */
-static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
+/* The elements of optimizer memory that an update goes over, and their state. */
+struct span {
+    int64_t at, nelem;
+    float *masters, *m, *v;
+};
+
+/* Lists this rank's trained elements in a span. */
+static size_t list_ranges(const struct rank *r, const struct span *s, struct kern_adamw_range *ranges)
 {
     const struct layout *l = &r->job->layout;
     size_t n = 0;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (p->trainable && nrow > 0)
-            ranges[n++] = (struct kern_adamw_range){ .nelem = nrow * p->ncol,
-                                                     .p = rank_master(r, p),
-                                                     .m = r->m + p->own_at,
-                                                     .v = r->v + p->own_at,
-                                                     .grad = r->own + p->own_at,
-                                                     .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
-                                                     .rounded = p->dtype != KERN_F32 ? rank_rows(r, p) : NULL };
+        const bool rounded = p->dtype != KERN_F32;
+        int64_t first, nelem = p->trainable ? param_rows(p, r->comm->rank, &first) * p->ncol : 0,
+                       from = s->at > p->own_at ? s->at : p->own_at,
+                       to = p->own_at + nelem < s->at + s->nelem ? p->own_at + nelem : s->at + s->nelem;
+        if (nelem <= 0 || from >= to)
+            continue;
+        char *rows = rank_rows(r, p);
+        rows += (from - p->own_at) * (int64_t)kern_dtype_bytes(p->dtype);
+        ranges[n++] = (struct kern_adamw_range){ .nelem = to - from,
+                                                 .p = rounded ? s->masters + (from - s->at) : (float *)(void *)rows,
+                                                 .m = s->m + (from - s->at),
+                                                 .v = s->v + (from - s->at),
+                                                 .grad = rank_sums(r, p) + (from - p->own_at),
+                                                 .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
+                                                 .rounded = rounded ? rows : NULL };
     }
     return n;
+}
+
+static void update_span(struct rank *r, const struct span *s, struct kern_adamw *adamw)
+{
+    adamw->nranges = list_ranges(r, s, r->ranges);
+    r->compute->device->ops->adamw(r->compute->stream, adamw);
+}
+
+/* With gradients in a file, group by group: those of the others are not in memory. */
+static int update_in_parts(struct rank *r, const struct span *s, struct kern_adamw *adamw, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t group = 0; group < r->job->layout.ngroups && !rc; group++) {
+        int64_t begin, end;
+        grad_file_group(r->grads, group, &begin, &end);
+        begin = begin > s->at ? begin : s->at;
+        end = end < s->at + s->nelem ? end : s->at + s->nelem;
+        if (begin >= end)
+            continue;
+        const int64_t skipped = begin - s->at;
+        const struct span part = { begin, end - begin, s->masters ? s->masters + skipped : NULL, s->m + skipped,
+                                   s->v + skipped };
+        rc = grad_file_load(r->grads, group, err);
+        if (!rc)
+            update_span(r, &part, adamw);
+        if (!rc)
+            rc = compute_sync(r->compute, err);
+    }
+    return rc;
+}
+
+/* The same on a device: chunks follow each other on its streams, and the host waits for none of them. */
+static int update_chunks_on_device(struct rank *r, struct kern_adamw *adamw, struct fsdpck_error *err)
+{
+    struct offload_view view;
+    int rc = 0;
+    for (uint64_t i = 0; i < r->job->offload.nchunks && !rc; i++) {
+        rc = offload_device_take(r->offload_device, &view, err);
+        if (rc)
+            break;
+        update_span(r, &(struct span){ view.chunk.at, view.chunk.nelem, view.trees[0], view.trees[1], view.trees[2] },
+                    adamw);
+        offload_device_give(r->offload_device);
+        comm_heartbeat(r->comm);
+    }
+    if (!rc)
+        rc = compute_sync(r->compute, err);
+    return rc ? rc : offload_device_end(r->offload_device, err);
+}
+
+/* The state comes from a file and goes back to it, a chunk at a time. */
+static int update_chunks(struct rank *r, struct kern_adamw *adamw, struct fsdpck_error *err)
+{
+    struct offload_view view;
+    int rc = 0;
+    offload_begin(r->offload);
+    if (r->offload_device)
+        return update_chunks_on_device(r, adamw, err);
+    for (uint64_t i = 0; i < r->job->offload.nchunks && !rc; i++) {
+        rc = offload_take(r->offload, &view, err);
+        if (rc)
+            break;
+        const struct span s = { view.chunk.at, view.chunk.nelem, view.trees[0], view.trees[1], view.trees[2] };
+        if (r->grads)
+            rc = update_in_parts(r, &s, adamw, err);
+        else
+            update_span(r, &s, adamw);
+        if (!rc)
+            rc = compute_sync(r->compute, err);
+        offload_give(r->offload);
+        comm_heartbeat(r->comm);
+    }
+    return rc;
 }
 
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     double limit = config->train.max_grad_norm, scale = limit > 0 ? limit / (norm + 1e-6) : 1;
-    struct compute *c = r->compute;
     comm_at(r->comm, r->step + 1, "optimizer");
     r->updates++;
     if (r->copied)
-        c->device->event_wait(r->copied, c->stream);
-    const struct kern_adamw adamw = { .ranges = r->ranges,
-                                      .nranges = list_ranges(r, r->ranges),
-                                      .grad_scale = scale < 1 ? scale : 1,
-                                      .lr = lr,
-                                      .beta1 = config->train.beta1,
-                                      .beta2 = config->train.beta2,
-                                      .eps = config->train.epsilon,
-                                      .t = (int64_t)r->updates };
-    c->device->ops->adamw(c->stream, &adamw);
-    int rc = rank_spread(r, false, err);
-    return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);
+        r->compute->device->event_wait(r->copied, r->compute->stream);
+    struct kern_adamw adamw = { .ranges = r->ranges,
+                                .grad_scale = scale < 1 ? scale : 1,
+                                .lr = lr,
+                                .beta1 = config->train.beta1,
+                                .beta2 = config->train.beta2,
+                                .eps = config->train.epsilon,
+                                .t = (int64_t)r->updates };
+    int rc = 0;
+    if (r->offload)
+        rc = update_chunks(r, &adamw, err);
+    else
+        update_span(r, &(struct span){ 0, r->job->layout.own_nelem, r->masters, r->m, r->v }, &adamw);
+    return rc ? rc : rank_publish_rounded(r, false, err);
 }

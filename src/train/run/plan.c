@@ -1,40 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_plan: computes the sizes of a run from its tables. Reads no weights, and counts buffers without allocating
+/* Computes the sizes of a run from its tables. Reads no weights, and counts buffers without allocating
  * them. */
 #include "run/plan.h"
 
 #include <string.h>
 
-#include "rank/gather.h"
-#include "run/open.h"
-#include "state/saver.h"
-
-/* Traffic of rank 0 in the first step; this rank has a packet in every wave. */
-static int count_traffic(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
-{
-    struct gather_sizes sizes = { 0 };
-    struct step_plan step;
-    int rc = data_step(job->data, job->config, 0, &step, err);
-    if (!rc)
-        rc = gather_count(job, &sizes, err);
-    uint64_t per = job->config->train.accumulation, npackets = (step.nmicros + per - 1) / per,
-             nwaves = (npackets + job->nranks - 1) / job->nranks;
-    uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
-    uint64_t gathered = micros ? sizes.micro_nbytes + (micros - 1) * sizes.later_micro_nbytes : 0;
-    out->gathered_step_nbytes = gathered * (job->nranks - 1) / job->nranks;
-    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained *
-                               fsdpck_dtype_info(job_comm_sizes(job).reduce)->nbytes / job->nranks;
-    out->buffer_nbytes = job_copies(job) ? sizes.buffer_nbytes : 0;
-    step_plan_free(&step);
-    return rc;
-}
+#include "rank/grad_file.h"
+#include "run/plan_groups.h"
+#include "run/plan_time.h"
+#include "run/plan_traffic.h"
+#include "state/snapshots.h"
 
 static void count_data(const struct job *job, struct train_plan *out)
 {
     struct train_data_facts facts;
     int64_t ntok;
     size_t ndocs;
-    data_tell(job->data, &facts);
+    data_describe(job->data, &facts);
     out->ndocs = facts.ndocs;
     out->ntok = facts.ntok;
     out->nsupervised = facts.nsupervised;
@@ -48,19 +30,34 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
 {
     const struct layout *l = &job->layout;
     const struct decode_sizes samples = memory_samples(job, c);
-    out->shard_nbytes = l->value_nbytes / job->nranks;
-    out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
-    out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
+    out->shard_nbytes = job_rest_nbytes(job);
+    out->gradient_nbytes =
+        (uint64_t)l->grad_nelem * 4 + (job->offload.gradients ? memory_sums_nbytes(job) : (uint64_t)l->own_nelem * 4);
+    out->offload_grads_nbytes = job->offload.gradients ? grad_file_disk_nbytes(l) : 0;
+    out->optimizer_nbytes =
+        job_offloads(job) ? job->offload.memory_nbytes : (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
+    out->offload_params_nbytes = job_offloads_params(job) ? l->value_nbytes : 0;
     out->activation_nbytes = c->nbytes;
     out->sample_nbytes = samples.device_nbytes + samples.host_nbytes;
-    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes +
-                       out->snapshot_nbytes + out->activation_nbytes + out->sample_nbytes;
+    out->peak_nbytes = out->shard_nbytes + out->kept_nbytes + out->buffer_nbytes + out->exchange_nbytes +
+                       out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->spare_nbytes +
+                       out->activation_nbytes + out->sample_nbytes;
 }
 
-/* The snapshot is not included: it is in host memory. */
+static void count_offload(const struct job *job, struct train_plan *out)
+{
+    const struct offload_sizes *sizes = &job->offload;
+    out->offload_file_nbytes = sizes->in_memory ? 0 : sizes->file_nbytes;
+    out->offload_step_nbytes = sizes->step_nbytes;
+    out->offload_host_nbytes =
+        job_has_device_memory(job) ? sizes->memory_nbytes + (sizes->in_memory ? sizes->file_nbytes : 0) : 0;
+}
+
+/* The snapshot and the spare copies are not included: they are in host memory. */
 static void count_on_device(const struct memory_sizes *s, struct train_plan *out)
 {
     out->shard_nbytes = s->shard_nbytes;
+    out->kept_nbytes = s->kept_nbytes;
     out->gradient_nbytes = s->contribution_nbytes + s->received_nbytes;
     out->optimizer_nbytes = s->state_nbytes;
     out->activation_nbytes = s->activation_nbytes;
@@ -69,20 +66,27 @@ static void count_on_device(const struct memory_sizes *s, struct train_plan *out
     out->peak_nbytes = memory_sum(s);
 }
 
-int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out,
-             struct fsdpck_error *err)
+int job_plan(const struct job *job, const struct compute *c, const struct rank_device *where,
+             const struct memory_sizes *sizes, struct train_plan *out, struct fsdpck_error *err)
 {
+    const bool separate_memory = where->device->separate_memory, linked = device_is_linked(where, job->nranks);
     const struct layout *l = &job->layout;
     *out = (struct train_plan){ .nsteps = job->nsteps,
                                 .ntrained = (uint64_t)l->ntrained,
                                 .nfrozen = (uint64_t)l->nfrozen,
                                 .nrecomputed = (uint64_t)c->nrecomputed,
-                                .on_device = device != NULL };
+                                .nshards = job->mesh.nshards,
+                                .nreplicas = job->mesh.nreplicas,
+                                .on_device = separate_memory };
     count_data(job, out);
-    int rc = count_traffic(job, out, err);
-    out->snapshot_nbytes = saver_nbytes(l);
-    if (device)
-        count_on_device(device, out);
+    int rc = plan_traffic(job, separate_memory, linked, out, err);
+    if (!rc)
+        rc = plan_groups(job, c, linked, out, err);
+    count_offload(job, out);
+    out->snapshot_nbytes = memory_snapshot_nbytes(job);
+    out->spare_nbytes = job_keeps_snapshots(job) ? snapshots_nbytes(job) : 0;
+    if (separate_memory)
+        count_on_device(sizes, out);
     else
         count_on_host(job, c, out);
     out->all_ranks_nbytes = out->peak_nbytes * job->nranks;
@@ -97,12 +101,12 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
     char message[KERN_MESSAGE_BYTES] = "";
     const struct kern_module *module = NULL;
     *where = (struct rank_device){ .device = kern_device_find("cpu", message) };
-    if (!job_is_apart(job))
+    if (!job_has_device_memory(job))
         return 0;
     if (kern_module_open(job->opt->module, &module, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "device '%s': %s", job->opt->device, message);
     *device = *where->device;
-    device->apart = true;
+    device->separate_memory = true;
     device->row_unit = module->device->row_unit;
     device->ops = module->device->ops;
     where->device = device;
@@ -115,48 +119,43 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
 static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where,
                         struct train_plan *out, struct fsdpck_error *err)
 {
-    const bool chooses = job->config->fsdp.checkpointing == TRAIN_RECOMPUTE_AUTO,
-               linked = device_is_linked(where, job->nranks);
+    const bool chooses = c->nchoices > 0, linked = device_is_linked(where, job->nranks);
     struct memory_sizes sizes, least = { 0 };
     int rc = 0;
-    if (!where->device->apart) {
+    if (!where->device->separate_memory) {
         rc = memory_choose(job, where, false, c, err);
-        return rc ? rc : job_plan(job, c, NULL, out, err);
+        return rc ? rc : job_plan(job, c, where, NULL, out, err);
     }
     if (chooses) {
-        compute_recompute(c, job->model.nlayer);
+        compute_recompute(c, c->nchoices);
         rc = memory_count(job, true, linked, c, &least, err);
         compute_recompute(c, 0);
     }
     if (!rc)
         rc = memory_count(job, true, linked, c, &sizes, err);
     if (!rc)
-        rc = job_plan(job, c, &sizes, out, err);
+        rc = job_plan(job, c, where, &sizes, out, err);
     out->least_nbytes = chooses ? memory_sum(&least) : 0;
     return rc;
 }
 
-int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out,
-               struct fsdpck_error *err)
+int plan_make(const struct job *job, const struct rates *rates, struct train_plan *out, struct fsdpck_error *err)
 {
-    struct job job;
     struct compute *c = NULL;
     struct rank_device where;
     struct kern_device device;
     int64_t ntok;
     size_t ndocs;
     *out = (struct train_plan){ 0 };
-    int rc = job_open(config, opt, &job, err);
-    if (rc)
-        return rc;
-    job_largest(&job, &ntok, &ndocs);
-    rc = open_on_paper(&job, &where, &device, err);
+    job_largest(job, &ntok, &ndocs);
+    int rc = open_on_paper(job, &where, &device, err);
     if (!rc)
-        rc = compute_new(&job.model, &job.layout, config, ntok, ndocs, &(struct compute_device){ where.device, 0, 1 },
-                         &c, err);
+        rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs,
+                         &(struct compute_device){ where.device, 0, 1 }, &c, err);
     if (!rc)
-        rc = count_memory(&job, c, &where, out, err);
+        rc = count_memory(job, c, &where, out, err);
+    if (!rc && rates)
+        rc = plan_time(job, &where, c->nrecomputed, rates, out, err);
     compute_free(c);
-    job_close(&job);
     return rc;
 }

@@ -9,14 +9,36 @@
 
 #include "comm/stream_timer.h"
 #include "rank/files.h"
+#include "rank/gather.h"
+#include "run/plan_groups.h"
 
-enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
+enum kind {
+    GEMM,
+    LORA,
+    ATTENTION,
+    ATTENTION_GRAD,
+    NORM,
+    ROPE,
+    SWIGLU,
+    LOSS,
+    EMBEDDING,
+    OPTIMIZER,
+    DEQUANTIZE,
+    OTHER,
+    NKINDS
+};
 static const char *const kind_names[NKINDS] = {
     "matrix products", "adapters", "attention", "attention backward", "norms",        "rope",
-    "swiglu",          "loss",     "embedding", "optimizer and norm", "other kernels"
+    "swiglu",          "loss",     "embedding", "optimizer and norm", "dequantizing", "other kernels"
 };
 
 enum { NINTERVALS = 4096 };
+
+/* Times of kernels and waits. */
+struct totals {
+    uint64_t kernels_ns[NKINDS];
+    uint64_t *gather_ns, *exchange_ns; /* (layout.ngroups) at the first group of those that are gathered together */
+};
 
 struct profile {
     struct stream_timer *timer; /* times of kernels, by kind */
@@ -24,9 +46,9 @@ struct profile {
     const struct kern_device *inner;
     struct kern_device device;
     struct kern_ops ops;
-    uint64_t ns[NKINDS]; /* totals at the end of the last step */
+    struct totals sums; /* of the steps */
     uint64_t nsteps;
-    double step, data, exposed, hidden, save_stall;
+    double step, data, exposed, gathers, exchanges, hidden, save_stall, offload_wait;
 };
 
 /* Kernels take no context argument. */
@@ -95,10 +117,39 @@ TIMED(uniform, OTHER, (STREAM, float *d, int64_t n, struct kern_philox rng, uint
 TIMED(dropout, OTHER,
       (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a),
       (s, y, x, m, n, a))
+TIMED(dequantize, DEQUANTIZE, (STREAM, const struct kern_dequantize *a), (s, a))
 TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
 TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
 TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, const struct kern_rows *x, size_t n), (s, d, x, n))
+
+static int totals_new(struct totals *t, uint32_t ngroups, struct fsdpck_error *err)
+{
+    t->gather_ns = calloc(ngroups, sizeof *t->gather_ns);
+    t->exchange_ns = calloc(ngroups, sizeof *t->exchange_ns);
+    return t->gather_ns && t->exchange_ns ? 0 : fsdpck_error_nomem(err, ngroups * sizeof *t->gather_ns);
+}
+
+static void totals_free(struct totals *t)
+{
+    free(t->gather_ns);
+    free(t->exchange_ns);
+}
+
+/* Adds sign times the totals of now. */
+static void totals_add(const struct profile *p, struct totals *t, int sign)
+{
+    const uint64_t factor = (uint64_t)(int64_t)sign; /* modulo 2^64 */
+    for (unsigned k = 0; k < NKINDS; k++)
+        t->kernels_ns[k] += factor * stream_timer_ns(p->timer, k);
+    for (uint32_t first = 0, last; first < p->rank->job->layout.ngroups; first = last + 1) {
+        uint64_t gather_ns, exchange_ns;
+        last = gather_last_of_unit(p->rank->gather, first);
+        rank_group_times(p->rank, first, last, &gather_ns, &exchange_ns);
+        t->gather_ns[first] += factor * gather_ns;
+        t->exchange_ns[first] += factor * exchange_ns;
+    }
+}
 
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
 {
@@ -108,7 +159,9 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *p);
     p->rank = r;
     p->inner = r->compute->device;
-    int rc = stream_timer_new(p->inner, r->compute->index, NKINDS, NINTERVALS, &p->timer, err);
+    int rc = totals_new(&p->sums, r->job->layout.ngroups, err);
+    if (!rc)
+        rc = stream_timer_new(p->inner, r->compute->index, NKINDS, NINTERVALS, &p->timer, err);
     if (rc)
         return rc;
     p->device = *p->inner;
@@ -129,20 +182,32 @@ void profile_free(struct profile *p)
         return;
     p->rank->compute->device = p->inner;
     active = NULL;
+    totals_free(&p->sums);
     stream_timer_free(p->timer);
     free(p);
 }
 
+void profile_begin(struct profile *p)
+{
+    totals_add(p, &p->sums, -1);
+}
+
+void profile_end(struct profile *p)
+{
+    totals_add(p, &p->sums, 1);
+}
+
 void profile_step(struct profile *p, const struct train_metrics *m)
 {
-    for (unsigned k = 0; k < NKINDS; k++)
-        p->ns[k] = stream_timer_ns(p->timer, k);
     p->nsteps++;
     p->step += m->step_seconds + m->save_stall_seconds;
     p->data += m->data_wait_seconds;
     p->exposed += m->comm_seconds;
+    p->gathers += m->comm_gather_seconds;
+    p->exchanges += m->comm_exchange_seconds;
     p->save_stall += m->save_stall_seconds;
     p->hidden += m->comm_hidden_seconds;
+    p->offload_wait += m->offload_wait_seconds;
 }
 
 static void put_row(const struct profile *p, json_t *rows, const char *name, double seconds)
@@ -161,17 +226,57 @@ static void put_row(const struct profile *p, json_t *rows, const char *name, dou
 static json_t *make_rows(const struct profile *p)
 {
     json_t *rows = json_array();
-    double rest = p->step - p->exposed - p->data - p->save_stall;
+    double rest = p->step - p->exposed - p->data - p->save_stall - p->offload_wait;
     for (int k = 0; k < NKINDS; k++) {
-        rest -= 1e-9 * (double)p->ns[k];
-        put_row(p, rows, kind_names[k], 1e-9 * (double)p->ns[k]);
+        rest -= 1e-9 * (double)p->sums.kernels_ns[k];
+        put_row(p, rows, kind_names[k], 1e-9 * (double)p->sums.kernels_ns[k]);
     }
-    put_row(p, rows, "communication, exposed", p->exposed);
+    put_row(p, rows, "waiting for parameters", p->gathers);
+    put_row(p, rows, "waiting for gradients", p->exchanges);
+    put_row(p, rows, "waiting for other ranks", p->exposed - p->gathers - p->exchanges);
     put_row(p, rows, "communication, hidden", p->hidden);
     put_row(p, rows, "waiting for data", p->data);
     put_row(p, rows, "waiting for a save", p->save_stall);
+    if (p->rank->offload)
+        put_row(p, rows, "waiting for fsdp.offload", p->offload_wait);
     put_row(p, rows, "the rest of the step", rest > 0 ? rest : 0);
     return rows;
+}
+
+struct group_wait {
+    char name[64];
+    uint64_t gather_ns, exchange_ns;
+};
+
+static void note_group(const struct profile *p, const struct group_wait *w)
+{
+    const struct train_options *opt = p->rank->job->opt;
+    const double ms = 1e-6 / (double)p->nsteps;
+    char line[200];
+    snprintf(line, sizeof line, "profile: most was waited for %s: %.3f ms a step for parameters, %.3f for gradients",
+             w->name, ms * (double)w->gather_ns, ms * (double)w->exchange_ns);
+    if (opt->note && w->gather_ns + w->exchange_ns > 0)
+        opt->note(opt->ctx, line);
+}
+
+/* Waits for the threads that communicate, by groups that are gathered together. */
+static json_t *make_groups(const struct profile *p)
+{
+    const struct layout *l = &p->rank->job->layout;
+    const double seconds = 1e-9 / (double)p->nsteps;
+    struct group_wait most = { 0 };
+    json_t *groups = json_array();
+    for (uint32_t first = 0, last; first < l->ngroups; first = last + 1) {
+        struct group_wait w = { .gather_ns = p->sums.gather_ns[first], .exchange_ns = p->sums.exchange_ns[first] };
+        last = gather_last_of_unit(p->rank->gather, first);
+        plan_groups_name(l, first, last, w.name);
+        json_array_append_new(groups, json_pack("{s:s, s:f, s:f}", "parameters", w.name, "gather_seconds_per_step",
+                                                seconds * (double)w.gather_ns, "exchange_seconds_per_step",
+                                                seconds * (double)w.exchange_ns));
+        most = w.gather_ns + w.exchange_ns > most.gather_ns + most.exchange_ns ? w : most;
+    }
+    note_group(p, &most);
+    return groups;
 }
 
 static json_t *make_load(const struct rank *r)
@@ -192,9 +297,10 @@ int profile_report(const struct profile *p, struct fsdpck_error *err)
     int rc = files_join(path, p->rank->job->config->output_dir, "profile.json", err);
     if (rc || p->nsteps == 0)
         return rc;
-    json_t *o =
-        json_pack("{s:i, s:o, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "load", make_load(p->rank), "steps",
-                  (json_int_t)p->nsteps, "step_seconds", p->step / (double)p->nsteps, "rows", make_rows(p));
+    json_t *rows = make_rows(p), *groups = make_groups(p);
+    json_t *o = json_pack("{s:i, s:o, s:I, s:f, s:o, s:o}", "rank", (int)p->rank->comm->rank, "load",
+                          make_load(p->rank), "steps", (json_int_t)p->nsteps, "step_seconds",
+                          p->step / (double)p->nsteps, "rows", rows, "groups", groups);
     if (!o || json_dump_file(o, path, JSON_INDENT(2)))
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "could not be written");
     json_decref(o);

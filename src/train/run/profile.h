@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profile of a rank: time in kernels by kind, in waits for other ranks, data and saves. */
+/* Profile of a rank: time in kernels by kind, in waits for other ranks by group of parameters, data and saves. */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
@@ -11,7 +11,10 @@ struct profile;
  * kernels. */
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err);
 void profile_free(struct profile *p); /* stops timing; NULL does nothing */
-/* Call at the end of a step. */
+/* Call before and after a step: what lies between steps is not counted. */
+void profile_begin(struct profile *p);
+void profile_end(struct profile *p);
+/* Call when the metrics of the step are complete. */
 void profile_step(struct profile *p, const struct train_metrics *m);
 /* Writes profile.json to output_dir, and a note per row. */
 int profile_report(const struct profile *p, struct fsdpck_error *err);

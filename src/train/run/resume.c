@@ -12,10 +12,13 @@
 
 #include "state/checkpoint.h"
 #include "state/load.h"
-#include "state/whole.h"
+#include "state/export_model.h"
+#include "state/snapshots.h"
 
 static bool is_auto(const struct job *job)
 {
+    if (job->recovery.again)
+        return !job->recovery.named;
     return !job->opt->resume || strcmp(job->opt->resume, "auto") == 0;
 }
 
@@ -38,7 +41,7 @@ static bool is_damage(const struct fsdpck_error *why)
 }
 
 /* Rank 0 renames a damaged checkpoint. Notes a failure to rename: then the step cannot be saved again. */
-static void pass_over(const struct job *job, const char *path, const struct fsdpck_error *why)
+static void set_aside(const struct job *job, const char *path, const struct fsdpck_error *why)
 {
     struct fsdpck_error err = { 0 };
     char *aside = NULL, line[2 * FILES_PATH + 4400], text[2048], text2[2048];
@@ -59,7 +62,7 @@ static void pass_over(const struct job *job, const char *path, const struct fsdp
  * before it. */
 static int find_newest(const struct job *job, uint64_t below, uint64_t *step, size_t *npassed, struct fsdpck_error *err)
 {
-    uint64_t *steps, said;
+    uint64_t *steps, ignored_step;
     size_t count;
     char path[FILES_PATH];
     int rc = files_list_checkpoints(job->config, &steps, &count, err);
@@ -69,9 +72,9 @@ static int find_newest(const struct job *job, uint64_t below, uint64_t *step, si
         if (steps[i] >= below)
             continue;
         rc = files_checkpoint_path(job->config, steps[i], path, err);
-        int bad = rc ? 0 : job_check_resume(job, path, &said, &why);
+        int bad = rc ? 0 : job_check_resume(job, path, &ignored_step, &why);
         if (bad && is_damage(&why)) {
-            pass_over(job, path, &why);
+            set_aside(job, path, &why);
             ++*npassed;
         } else if (bad) {
             *err = why;
@@ -84,7 +87,7 @@ static int find_newest(const struct job *job, uint64_t below, uint64_t *step, si
     return rc;
 }
 
-static void tell_choice(const struct job *job, const char *path, size_t npassed)
+static void note_choice(const struct job *job, const char *path, size_t npassed)
 {
     char line[FILES_PATH + 64];
     snprintf(line, sizeof line, "going on from %s", path ? path : "");
@@ -125,10 +128,17 @@ int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, str
         *found = !rc;
     }
     if (!rc)
-        rc = whole_check_place(job->config, err);
+        rc = export_model_check_place(job->config, err);
     if (!rc)
-        tell_choice(job, *found ? path : NULL, npassed);
+        note_choice(job, *found ? path : NULL, npassed);
     return rc;
+}
+
+int resume_find(const struct job *job, uint64_t below, char path[FILES_PATH], uint64_t *step, struct fsdpck_error *err)
+{
+    size_t npassed = 0;
+    int rc = find_newest(job, below, step, &npassed, err);
+    return rc || !*step ? rc : files_checkpoint_path(job->config, *step, path, err);
 }
 
 /* True if path is output_dir's own checkpoint of that step, under any name. */
@@ -144,13 +154,12 @@ static bool is_ours(const struct job *job, const char *path, uint64_t step)
 static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_error *why, uint64_t *step,
                          struct fsdpck_error *err)
 {
-    const char *name = strrchr(path, '/');
-    uint64_t below = strtoull(name ? name + sizeof "/step-" - 1 : "0", NULL, 10);
+    const uint64_t below = files_checkpoint_step(path);
     struct fsdpck_error mine = { 0 };
     size_t npassed = 1;
     *step = 0;
     if (r->comm->rank == 0) {
-        pass_over(r->job, path, why);
+        set_aside(r->job, path, why);
         find_newest(r->job, below, step, &npassed, &mine);
     }
     int rc = comm_first_error(r->comm, &mine, err);
@@ -161,8 +170,19 @@ static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_e
     return rc ? rc : r->comm->ops->sum_u64(r->comm, step, 1, err);
 }
 
+static int restore(struct rank *r, uint64_t *saved, struct fsdpck_error *err)
+{
+    const struct recovery *recovery = &r->job->recovery;
+    comm_at(r->comm, 0, "loading of the state in memory");
+    int rc = snapshots_restore(recovery->snapshots, r, err);
+    *saved = recovery->saved;
+    return rc ? rc : rank_publish(r, false, err);
+}
+
 int resume_load(struct rank *r, const char *path, uint64_t *saved, struct fsdpck_error *err)
 {
+    if (r->job->recovery.step)
+        return restore(r, saved, err);
     char next[FILES_PATH];
     int rc = 0;
     *saved = 0;
@@ -187,7 +207,7 @@ int resume_load(struct rank *r, const char *path, uint64_t *saved, struct fsdpck
             return rc;
         path = step ? next : NULL;
         if (r->comm->rank == 0)
-            tell_choice(r->job, path, 1);
+            note_choice(r->job, path, 1);
         if (!path)
             rc = rank_start_anew(r, err);
     }

@@ -17,6 +17,7 @@
 #include "rank/files.h"
 #include "rank/gather.h"
 #include "rank/memory.h"
+#include "run/tracker.h"
 #include "sample/choose.h"
 
 enum { MOST_NEW = 128, SHOWN = 400 };
@@ -174,17 +175,19 @@ static int forward(struct wave *w, uint64_t at, uint32_t token, const float **lo
                    : decode_token(w->decode, &hook, (int32_t)token, logits, err);
 }
 
-/* Puts this rank's next token into said[rank] and exchanges the messages. Non-finite logits end a text, not the run. */
-static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_t *token, uint64_t said[COMM_MAX_SUM],
-                       struct fsdpck_error *err)
+/* Puts this rank's next token into messages[rank] and exchanges the messages. Non-finite logits end a text, not the
+ * run. */
+static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_t *token,
+                       uint64_t messages[COMM_MAX_SUM], struct fsdpck_error *err)
 {
     struct comm *comm = w->r->comm;
     struct fsdpck_error ignored = { 0 };
-    memset(said, 0, COMM_MAX_SUM * sizeof *said);
+    memset(messages, 0, COMM_MAX_SUM * sizeof *messages);
     w->growing = w->growing && choose_token(w->choose, &w->s->rule, logits, 0, at, token, &ignored) == 0;
-    said[comm->rank] = (w->growing ? (uint64_t)*token + 1 : 0) | (job_status_stopping(comm->job_status) ? stopping : 0);
+    messages[comm->rank] =
+        (w->growing ? (uint64_t)*token + 1 : 0) | (job_status_stopping(comm->job_status) ? stopping : 0);
     w->growing = w->growing && !choose_is_stop(&w->s->rule, *token);
-    return comm->ops->sum_u64(comm, said, comm->nranks, err);
+    return comm->ops->sum_u64(comm, messages, comm->nranks, err);
 }
 
 static int add_token(struct token_list *list, uint32_t id, struct fsdpck_error *err)
@@ -196,14 +199,14 @@ static int add_token(struct token_list *list, uint32_t id, struct fsdpck_error *
 }
 
 /* Appends all ranks' tokens to their texts. *go: some text continues; *stop: the run was asked to end. */
-static int take_said(struct wave *w, const uint64_t *said, bool *go, bool *stop, struct fsdpck_error *err)
+static int apply_messages(struct wave *w, const uint64_t *messages, bool *go, bool *stop, struct fsdpck_error *err)
 {
     int rc = 0;
     *go = false;
     for (uint32_t q = 0; q < w->r->comm->nranks && !rc; q++) {
-        uint32_t token = (uint32_t)((said[q] & ~stopping) - 1);
-        *stop |= (said[q] & stopping) != 0;
-        if (!(said[q] & ~stopping))
+        uint32_t token = (uint32_t)((messages[q] & ~stopping) - 1);
+        *stop |= (messages[q] & stopping) != 0;
+        if (!(messages[q] & ~stopping))
             continue;
         rc = add_token(&w->s->texts[w->first + q], token, err);
         *go |= !choose_is_stop(&w->s->rule, token);
@@ -214,7 +217,7 @@ static int take_said(struct wave *w, const uint64_t *said, bool *go, bool *stop,
 static int run_wave(struct wave *w, bool *stop, struct fsdpck_error *err)
 {
     const float *logits = NULL;
-    uint64_t said[COMM_MAX_SUM];
+    uint64_t messages[COMM_MAX_SUM];
     uint32_t token = 0;
     bool go = true;
     int rc = 0;
@@ -225,9 +228,9 @@ static int run_wave(struct wave *w, bool *stop, struct fsdpck_error *err)
     for (uint64_t at = 0; at < MOST_NEW && go && !*stop && !rc; at++) {
         rc = forward(w, at, token, &logits, err);
         if (!rc)
-            rc = choose_next(w, logits, at, &token, said, err);
+            rc = choose_next(w, logits, at, &token, messages, err);
         if (!rc)
-            rc = take_said(w, said, &go, stop, err);
+            rc = apply_messages(w, messages, &go, stop, err);
     }
     return rc;
 }
@@ -271,6 +274,7 @@ static int write_one(const struct rank *r, const struct samples *s, size_t i, FI
     if (!rc) {
         fprintf(f, "== prompt %zu ==\n%.*s\n== sample ==\n%.*s\n\n", i + 1, (int)nprompt, prompt, (int)ntext, text);
         note_text(r, i, text, ntext);
+        tracker_sample(r->tracker, i, prompt, nprompt, text, ntext);
     }
     free(prompt);
     free(text);

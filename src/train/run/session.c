@@ -20,7 +20,7 @@ struct train_session {
 static int make_copies(struct train_session *s, struct fsdpck_error *err)
 {
     const size_t nelem = (size_t)s->job.layout.own_nelem + 1;
-    if (!job_is_apart(&s->job))
+    if (!job_has_device_memory(&s->job))
         return 0;
     s->values = calloc(nelem, sizeof *s->values);
     s->gradients = calloc(nelem, sizeof *s->gradients);
@@ -41,10 +41,11 @@ int train_session_open(const struct train_config *config, const struct train_opt
                                      .device = opt->device,
                                      .module = opt->module };
     int rc = job_open(config, &s->opt, &s->job, err);
+    s->job.offload.gradients = false; /* train_session_param() gives those of any parameter */
     if (!rc)
         rc = rank_alone_open(&s->job, rank_open, &s->alone, err);
     if (!rc)
-        rc = rank_load(s->alone.rank, err);
+        rc = rank_load(s->alone.rank, false, err);
     if (!rc)
         rc = make_copies(s, err);
     if (rc)
@@ -69,13 +70,14 @@ int train_session_gradients(struct train_session *s, uint64_t step, double *loss
                             struct fsdpck_error *err)
 {
     struct step_plan plan;
-    struct asked asked = { 0 };
+    struct requests requests = { 0 };
+    struct step_facts facts = { 0 };
     s->alone.rank->step = step;
     int rc = data_step(s->job.data, s->job.config, step, &plan, err);
     if (!rc)
         rc = rank_gradients(s->alone.rank, &plan, loss, err);
     if (!rc)
-        rc = rank_norm(s->alone.rank, norm, &asked, err);
+        rc = rank_norm(s->alone.rank, norm, &requests, &facts, err);
     step_plan_free(&plan);
     return rc;
 }

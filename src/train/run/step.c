@@ -9,15 +9,22 @@
 
 #include "comm/reducer.h"
 #include "rank/gather.h"
+#include "rank/grad_file.h"
+#include "run/optimize.h"
+
+void step_fill(struct batch *b, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro,
+               uint64_t step)
+{
+    b->ntok = micro->ntok;
+    b->ndocs = (int64_t)micro->ndocs;
+    *b->rng_offset = (struct kern_rng_offset){ .token0 = micro->token0, .step = (uint32_t)step };
+    b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
+    data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
+}
 
 void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro)
 {
-    struct batch *b = &r->compute->batch;
-    b->ntok = micro->ntok;
-    b->ndocs = (int64_t)micro->ndocs;
-    *b->rng_offset = (struct kern_rng_offset){ .token0 = micro->token0, .step = (uint32_t)r->step };
-    b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
-    data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
+    step_fill(&r->compute->batch, data, plan, micro, r->step);
 }
 
 /* The micro-batches of one rank in a wave. If another rank has more (nturns), this rank takes part in their gathers
@@ -35,7 +42,7 @@ static struct packet packet_of(const struct step_plan *plan, size_t per, size_t 
 }
 
 /* Context of the hooks of a micro-batch. */
-struct passing {
+struct hook_context {
     struct rank *r;
     struct compute_hook gather;
     uint32_t in_wave; /* number of packets */
@@ -44,23 +51,23 @@ struct passing {
 };
 
 /* Reports progress within the first step, which is the only sign of life until that step ends. */
-static void tell_first_step(struct rank *r)
+static void report_first_step(struct rank *r)
 {
     if (r->passes.total)
-        rank_tell(r, TRAIN_FIRST_STEP, ++r->passes.done < r->passes.total ? r->passes.done : r->passes.total,
-                  r->passes.total);
+        rank_report_progress(r, TRAIN_FIRST_STEP, ++r->passes.done < r->passes.total ? r->passes.done : r->passes.total,
+                             r->passes.total);
 }
 
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
-    struct passing *p = ctx;
-    tell_first_step(p->r);
+    struct hook_context *p = ctx;
+    report_first_step(p->r);
     return p->gather.before_group(p->gather.ctx, group, err);
 }
 
 static void after_group(void *ctx, uint32_t group)
 {
-    struct passing *p = ctx;
+    struct hook_context *p = ctx;
     p->gather.after_group(p->gather.ctx, group);
 }
 
@@ -71,15 +78,42 @@ static void clean(const struct rank *r, const struct comm_slice *slices, size_t 
                                          (size_t)slices[i].nelem * sizeof(float));
 }
 
+static int begin_sums(void *ctx, uint32_t group, bool first, struct fsdpck_error *err)
+{
+    const struct rank *r = ctx;
+    return grad_file_begin(r->grads, group, first, err);
+}
+
+static int end_sums(void *ctx, uint32_t group, struct fsdpck_error *err)
+{
+    struct rank *r = ctx;
+    rank_sum_group(r, group, r->reducer ? r->sums_stream : r->compute->stream);
+    return grad_file_store(r->grads, group, err);
+}
+
+/* An exchange that the rank waits for. */
+static int exchange(struct rank *r, const struct reducer_job *job, struct fsdpck_error *err)
+{
+    struct offload_times none = { 0 }, *file = r->grads ? grad_file_times(r->grads) : &none;
+    const uint64_t before = r->comm->wait_ns, busy_ns = file->busy_ns;
+    int rc = reducer_exchange(r->comm, job, err);
+    file->waited_ns += file->busy_ns - busy_ns;
+    r->exchanged_ns += r->comm->wait_ns - before;
+    return rc;
+}
+
 /* Sends a group's gradients to their owners. If groups take turns in a buffer, its place is zeroed for the group after
  * the next. */
-static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
+static int reduce_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
-    struct passing *p = ctx;
+    struct hook_context *p = ctx;
     struct rank *r = p->r;
     size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
-    const struct reducer_job job = { r->slices + first, n, p->in_wave, p->first_of_step,
-                                     r->job->layout.grads_take_turns };
+    struct reducer_job job = {
+        r->slices + first, n, p->in_wave, p->first_of_step, r->job->layout.grads_take_turns, group, { 0 }
+    };
+    if (r->grads)
+        job.sums = (struct reducer_sums){ begin_sums, end_sums, r };
     if (!p->last)
         return 0;
     if (n == 0) /* nothing to exchange; but the next group may use the place of an exchange in flight */
@@ -88,7 +122,7 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
         reducer_start(r->reducer, &job);
         return reducer_wait(r->reducer, 1, err);
     }
-    int rc = r->comm->ops->exchange(r->comm, job.slices, n, p->in_wave, p->first_of_step, err);
+    int rc = exchange(r, &job, err);
     if (!rc && job.clean)
         clean(r, job.slices, n);
     return rc;
@@ -99,9 +133,9 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave,
                       bool first_of_step, double *loss, struct fsdpck_error *err)
 {
-    struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step, false };
-    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL,
-                                       &passing };
+    struct hook_context hook_context = { r, gather_hook(r->gather), in_wave, first_of_step, false };
+    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? reduce_group : NULL,
+                                       &hook_context };
     int rc = 0;
     if (packet.first < packet.end)
         r->compute->device->memory->zero(r->compute->stream, r->comm->contribution,
@@ -109,7 +143,7 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;
-        passing.last = turn + 1 == packet.nturns;
+        hook_context.last = turn + 1 == packet.nturns;
         gather_begin(r->gather, first_of_step && turn == 0, true);
         if (packet.first + turn < packet.end) {
             rank_fill(r, r->job->data, plan, &plan->micros[packet.first + turn]);
@@ -151,7 +185,12 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
         comm_at(r->comm, r->step + 1, "forward and backward");
         rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), (uint32_t)in_wave, wave == 0, &mine, err);
         if (!rc && !r->job->layout.grads_by_group)
-            rc = r->comm->ops->exchange(r->comm, r->slices, r->nslices, (uint32_t)in_wave, wave == 0, err);
+            rc = exchange(r,
+                          &(struct reducer_job){ .slices = r->slices,
+                                                 .nslices = r->nslices,
+                                                 .ncontributions = (uint32_t)in_wave,
+                                                 .first = wave == 0 },
+                          err);
         if (!rc)
             rc = rank_fold(r, mine, (uint32_t)in_wave, loss, err);
     }

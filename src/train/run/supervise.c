@@ -18,10 +18,15 @@
 #include "comm/comm_local.h"
 #include "comm/comm_mpi.h"
 #include "rank/files.h"
+#include "run/agree.h"
+#include "run/automatic.h"
+#include "run/kept.h"
+#include "run/launcher_end.h"
 #include "run/loop.h"
-#include "state/whole.h"
+#include "run/refusal.h"
+#include "state/export_model.h"
 
-enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 12, TELL_MS = 10000, SPEAK_MS = 20000 };
+enum { GRACE_MS = 3000, LAUNCHED_GRACE_MS = 12000, POLL_MS = 20, LAUNCHED_STALL_SECONDS = 5, FAILED = 1 };
 
 /* Data shared by the processes. world: NULL under a launcher. */
 struct supervisor {
@@ -30,11 +35,14 @@ struct supervisor {
     struct comm_world *world;
     const char *resume;
     pid_t supervisor;
-    uint32_t n; /* number of ranks of this supervisor */
+    uint32_t n;         /* number of ranks of this supervisor */
+    uint64_t failed_ns; /* time when the first failure was noticed; 0: none */
+    bool killed;        /* the ranks were ended */
 };
 
 struct child {
     pid_t pid; /* 0: ended */
+    bool lost; /* killed, stalled, or ended without an error of its own, before the others were ended */
     uint64_t beats;
     double seen; /* time of the last change of beats */
 };
@@ -46,7 +54,7 @@ static void sleep_ms(long ms)
 }
 
 /* Hints how to continue after a rank was lost. */
-static void hint_way_on(const struct job *job, struct fsdpck_error *err)
+static void hint_resume(const struct job *job, struct fsdpck_error *err)
 {
     const char *how = job->opt->resume;
     struct fsdpck_error none = { 0 };
@@ -69,10 +77,10 @@ static void *watch_supervisor(void *arg)
     struct fsdpck_error err = { 0 };
     while (getppid() == f->supervisor)
         sleep_ms(POLL_MS);
-    job_status_lost(f->job_status, f->job->first, "was killed");
-    bool said = job_status_error(f->job_status, &err);
-    hint_way_on(f->job, &err);
-    if (said && f->job->opt->lost)
+    job_status_lost(f->job_status, f->job->first, false, "was killed");
+    bool has_error = job_status_error(f->job_status, &err);
+    hint_resume(f->job, &err);
+    if (has_error && f->job->opt->lost)
         f->job->opt->lost(f->job->opt->ctx, &err);
     _exit(4);
 }
@@ -88,11 +96,19 @@ static int tie_to_supervisor(struct supervisor *f, struct fsdpck_error *err)
     return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
 }
 
-static int join(const struct supervisor *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
+/* Joins the ranks that a launcher started. They agree on what rank 0 chooses before they allocate memory. settled: must
+ * live as long as the job. */
+static int join_launched(const struct supervisor *f, uint32_t number, struct train_config *settled, struct comm **comm,
+                         struct fsdpck_error *err)
 {
-    if (f->world)
-        return comm_world_join(f->world, number, comm, err);
-    return comm_mpi_join(f->job_status, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
+    int rc = comm_mpi_join(f->job_status, number, f->job->nranks, comm, err);
+    if (!rc)
+        rc = agree_on_build(*comm, err);
+    if (!rc)
+        rc = automatic_agree(*comm, f->job, settled, err);
+    if (!rc)
+        rc = comm_mpi_share_memory(*comm, job_comm_sizes(f->job), err);
+    return rc ? rc : agree_on_mesh(*comm, f->job, err);
 }
 
 static struct job_status *signalled_status; /* status of the rank that runs in this process */
@@ -100,23 +116,30 @@ static struct job_status *signalled_status; /* status of the rank that runs in t
 static void on_signal(int number)
 {
     if (number == SIGUSR2)
-        job_status_ask_save(signalled_status);
+        job_status_request_save(signalled_status);
     else
         job_status_stop(signalled_status);
 }
 
 /* A signal to a rank means the whole run, like a signal to its supervisor: schedulers signal every process. A signal
  * that was ignored before (nohup) remains ignored. */
-static void take_signals(struct job_status *job_status)
+static void install_signal_handlers(struct job_status *job_status)
 {
     static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
-    const struct sigaction tell = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    const struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     struct sigaction old;
     signalled_status = job_status;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (sigaction(all[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaction(all[i], &tell, NULL);
+            sigaction(all[i], &action, NULL);
     }
+}
+
+/* True if a rank, perhaps with its host, does not answer. */
+static bool has_timed_out(const struct job_status *job_status)
+{
+    struct fsdpck_error err;
+    return job_status_error(job_status, &err) && err.sys_errno == ETIMEDOUT;
 }
 
 /* Runs a rank in its own process, then exits. */
@@ -125,8 +148,9 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     struct fsdpck_error err = { 0 };
     struct comm *comm = NULL;
     struct rank *r = NULL;
-    struct loop_notes scratch = { 0 };
-    take_signals(f->job_status);
+    struct loop_results scratch = { 0 };
+    struct train_config settled;
+    install_signal_handlers(f->job_status);
     signal(SIGXFSZ, SIG_IGN); /* report a file size limit as EFBIG; mpirun does not let ranks inherit SIG_IGN */
     int rc = tie_to_supervisor(f, &err);
     if (getppid() != f->supervisor)
@@ -134,20 +158,26 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (number != 0)
         f->job->fs.note = NULL;
     if (!rc)
-        rc = join(f, number, &comm, &err);
+        rc =
+            f->world ? comm_world_join(f->world, number, &comm, &err) : join_launched(f, number, &settled, &comm, &err);
+    if (!rc)
+        rc = kept_open(f->job, comm, f->resume, &err);
     if (!rc)
         rc = rank_open(f->job, comm, &r, &err);
     if (!rc)
         rc = loop_run(r, f->resume,
-                      number == f->job->first ? (struct loop_notes *)job_status_notes(f->job_status) : &scratch, &err);
+                      number == f->job->first ? (struct loop_results *)job_status_results(f->job_status) : &scratch,
+                      &err);
     if (rc)
         rank_fail(f->job, f->job_status, &err);
     if (rc && comm && !f->world)
         comm_mpi_abandon(comm);
     rank_close(r);
+    if (rc && comm && !f->world && !has_timed_out(f->job_status))
+        comm_mpi_leave(comm);
     if (comm && (f->world || !rc)) /* after a failure, MPI would wait for the others */
         comm->ops->free(comm);
-    _exit(rc ? 1 : 0);
+    _exit(rc ? FAILED : 0);
 }
 
 static void kill_all(const struct child *children, uint32_t n, int signal_number)
@@ -158,18 +188,28 @@ static void kill_all(const struct child *children, uint32_t n, int signal_number
     }
 }
 
-/* Reports a rank that failed to the others, unless it has recorded an error itself. */
-static void child_ended(const struct supervisor *f, uint32_t number, int status, bool *failed)
+/* A page of a mapped file that its disk does not give, or has no room for. */
+static bool is_of_disk(const struct supervisor *f, int signal_number)
 {
-    char how[80];
+    return signal_number == SIGBUS && job_offloads_params(f->job);
+}
+
+/* Reports a rank that failed to the others, unless it has recorded an error itself. Returns true if it has failed. */
+static bool child_ended(const struct supervisor *f, uint32_t number, int status)
+{
+    char how[300];
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return;
-    *failed = true;
-    if (WIFSIGNALED(status))
+        return false;
+    if (WIFSIGNALED(status) && is_of_disk(f, WTERMSIG(status)))
+        snprintf(how, sizeof how,
+                 "found no page of the parameters in a file of '%.200s' (fsdp.offload_params): the disk failed",
+                 f->job->config->fsdp.offload);
+    else if (WIFSIGNALED(status))
         snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         snprintf(how, sizeof how, "ended with code %d", WEXITSTATUS(status));
-    job_status_lost(f->job_status, number, how);
+    job_status_lost(f->job_status, number, false, how);
+    return true;
 }
 
 static double now(void)
@@ -186,60 +226,97 @@ static bool is_stalled(const struct supervisor *f, uint32_t number, struct child
         c->beats = beats;
         c->seen = now();
     }
-    if (now() - c->seen <= job_status_patience(f->job_status) +
-                               (f->world ? 1 : LAUNCHED_GRACE)) /* under a launcher, the other ranks report first */
+    /* under a launcher, other ranks report first; while MPI starts, all stall if one is lost, and rank 0 reports */
+    const double more = f->world ? 1 : LAUNCHED_STALL_SECONDS + (number ? 2 : 0);
+    if (now() - c->seen <= job_status_patience(f->job_status) + more)
         return false;
     snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
-    job_status_lost(f->job_status, number, how);
+    job_status_lost(f->job_status, number, true, how);
+    kill(c->pid, SIGKILL); /* it cannot report anything */
     return true;
 }
 
-static uint32_t look_at_children(const struct supervisor *f, struct child *children, bool *failed)
+/* Number of ranks that were lost, if a loss came first. 0: the run ended for another reason. */
+static uint32_t count_lost(const struct supervisor *f, const struct child *children)
+{
+    uint32_t n = 0;
+    bool late = false;
+    for (uint32_t i = 0; i < f->n; i++) {
+        n += children[i].lost;
+        late |= job_status_is_late(f->job_status, f->job->first + i);
+    }
+    return late || job_status_has_lost(f->job_status) ? n : 0;
+}
+
+static uint32_t poll_children(const struct supervisor *f, struct child *children, bool *failed)
 {
     uint32_t left = 0;
     int status;
     for (uint32_t i = 0; i < f->n; i++) {
-        if (children[i].pid > 0 && waitpid(children[i].pid, &status, WNOHANG) > 0) {
-            children[i].pid = 0;
-            child_ended(f, f->job->first + i, status, failed);
+        struct child *c = &children[i];
+        bool lost = false;
+        if (c->pid > 0 && waitpid(c->pid, &status, WNOHANG) > 0) {
+            c->pid = 0;
+            *failed |= child_ended(f, f->job->first + i, status);
+            lost = WIFSIGNALED(status) || WEXITSTATUS(status) > FAILED;
         }
-        if (children[i].pid > 0) {
+        if (c->pid > 0) {
             left++;
-            *failed |= is_stalled(f, f->job->first + i, &children[i]);
+            lost = is_stalled(f, f->job->first + i, c);
+            *failed |= lost;
         }
+        c->lost |= (lost && !f->killed) || job_status_is_late(f->job_status, f->job->first + i);
     }
     return left;
 }
 
 /* Prints the note once and at once: a step may take long, and a user who sees nothing signals again, which ends the run
  * without a save. On SIGTERM under mpirun, prints nothing, because mpirun kills the ranks before a step can end. */
-static void tell_stop(const struct supervisor *f, bool *noted)
+static void note_stop(const struct supervisor *f, bool failed, bool *noted)
 {
     const struct train_options *opt = f->job->opt;
-    const bool kills = opt->launched_nranks && opt->stop && *opt->stop == SIGTERM;
-    if (!*noted && f->job->first == 0 && opt->note && !kills)
-        opt->note(opt->ctx,
-                  "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
+    if (*noted || failed || !job_status_stopping(f->job_status) || job_status_failed(f->job_status))
+        return;
+    const bool kills = opt->dies_of_sigterm && opt->stop && *opt->stop == SIGTERM;
+    if (f->job->first == 0 && opt->note && !kills)
+        opt->note(
+            opt->ctx,
+            opt->launched_nranks
+                ? "stopping: the step is finished and saved first"
+                : "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
     *noted = true;
 }
 
+/* Milliseconds in which the other ranks may end by themselves after a failure. A run that goes on without the lost rank
+ * does not need their last words. */
+static long grace_ms(const struct supervisor *f, const struct child *children)
+{
+    if (f->job->opt->elastic_nranks && count_lost(f, children))
+        return 2 * POLL_MS;
+    return GRACE_MS + (f->world ? 0 : LAUNCHED_GRACE_MS);
+}
+
 /* Watches until every process has ended. */
-static bool watch(const struct supervisor *f, struct child *children)
+static bool watch(struct supervisor *f, struct child *children)
 {
     const volatile int *stop = f->job->opt->stop;
     bool failed = false, noted = false;
-    for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
+    for (long waited_ms = 0; poll_children(f, children, &failed) > 0;) {
         if (stop && *stop)
             job_status_stop(f->job_status);
-        if (job_status_stopping(f->job_status) && !failed && !job_status_failed(f->job_status))
-            tell_stop(f, &noted);
+        note_stop(f, failed, &noted);
         if (f->job->opt->saves)
-            job_status_ask_saves(f->job_status, (uint64_t)*f->job->opt->saves);
-        if ((failed || job_status_failed(f->job_status)) &&
-            (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
+            job_status_set_requested_saves(f->job_status, (uint64_t)*f->job->opt->saves);
+        const bool ending = failed || job_status_failed(f->job_status);
+        if (ending && !f->failed_ns)
+            f->failed_ns = comm_now_ns();
+        if (ending && (waited_ms += POLL_MS) > grace_ms(f, children)) {
             kill_all(children, f->n, SIGKILL);
+            f->killed = true;
+        }
         sleep_ms(POLL_MS);
     }
+    note_stop(f, failed, &noted); /* the ranks may have saved and ended before this process was scheduled again */
     return failed;
 }
 
@@ -251,43 +328,43 @@ static int start(struct supervisor *f, struct child *children, struct fsdpck_err
         if (pid == 0)
             run_rank(f, f->job->first + i);
         if (pid < 0) {
+            const int why = errno;
             kill_all(children, i, SIGKILL);
-            return fsdpck_error_sys(err, errno, NULL, "fork");
+            f->killed = true; /* so that none of them counts as lost */
+            return fsdpck_error_sys(err, why, NULL, "fork");
         }
         children[i].pid = pid;
     }
     return 0;
 }
 
-/* mpirun ends all processes when the first one fails. So this process waits until the rank that prints the error has
- * ended and mpirun sends SIGTERM. */
-static void await_speaker(const struct train_options *opt)
+static const struct loop_results *results_of(const struct supervisor *f)
 {
-    for (long ms = 0; ms < SPEAK_MS && !(opt->stop && *opt->stop); ms += POLL_MS)
-        sleep_ms(POLL_MS);
+    return (struct loop_results *)job_status_results(f->job_status);
 }
 
-static void take_result(const struct supervisor *f, struct train_result *result)
+static void read_result(const struct supervisor *f, struct train_result *result)
 {
-    const struct loop_notes *notes = (struct loop_notes *)job_status_notes(f->job_status);
+    const struct loop_results *results = results_of(f);
     struct fsdpck_error none = { 0 };
     result->nsteps = f->job->nsteps;
-    result->ndone = notes->ndone;
-    result->stopped = notes->stopped;
-    result->save_failed = notes->save_failed;
-    result->nskipped = notes->skipped;
-    result->ntrailing = notes->trailing;
-    result->diverged = loop_diverged(notes, f->job->nsteps);
-    const bool finished = !result->diverged && notes->ndone >= f->job->nsteps && notes->saved == notes->ndone;
+    result->ndone = results->ndone;
+    result->stopped = results->stopped;
+    result->save_failed = results->save_failed;
+    result->nskipped = results->skipped;
+    result->ntrailing = results->trailing;
+    result->diverged = loop_diverged(results, f->job->nsteps);
+    const bool finished = !result->diverged && results->ndone >= f->job->nsteps && results->saved == results->ndone;
     if (finished && f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter)
         snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
-    if (finished && !whole_path(f->job->config, result->model))
+    if (finished && !export_model_path(f->job->config, result->model))
         result->model[0] = '\0';
-    if (notes->saved)
-        files_checkpoint_path(f->job->config, notes->saved, result->checkpoint, &none);
+    if (results->saved)
+        files_checkpoint_path(f->job->config, results->saved, result->checkpoint, &none);
 }
 
-int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err)
+int supervise(struct job *job, const char *resume, struct train_result *result, struct supervise_end *end,
+              struct fsdpck_error *err)
 {
     double patience = job->opt->patience_seconds > 0 ? job->opt->patience_seconds : 600;
     struct supervisor f = { .job = job, .resume = resume, .n = job->opt->launched_nranks ? 1 : job->nranks };
@@ -297,6 +374,9 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
         rc = job_status_new(job->first, f.n, job->nranks, patience, &f.job_status, err);
     if (!rc && !job->opt->launched_nranks)
         rc = comm_world_new(job->nranks, job_comm_sizes(job), f.job_status, &f.world, err);
+    *end = (struct supervise_end){ 0 };
+    if (!rc && job->recovery.stopping)
+        job_status_stop(f.job_status);
     if (!rc) {
         rc = start(&f, children, err);
         bool failed = watch(&f, children);
@@ -304,45 +384,24 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
             rc = job_status_error(f.job_status, err)
                      ? err->code
                      : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
-        if (job_status_has_lost(f.job_status))
-            hint_way_on(job, err);
-        take_result(&f, result);
-        result->said_elsewhere = rc && job_status_is_muted(f.job_status);
-        if (result->said_elsewhere)
-            await_speaker(job->opt);
+        result->lost = rc && (job_status_has_lost(f.job_status) || err->sys_errno == ETIMEDOUT);
+        if (result->lost)
+            hint_resume(job, err);
+        read_result(&f, result);
+        *end = (struct supervise_end){ .nlost = rc ? count_lost(&f, children) : 0,
+                                       .comes_back = results_of(&f)->comes_back,
+                                       .stopping = job_status_stopping(f.job_status),
+                                       .ndone = result->ndone,
+                                       .skipped_before = results_of(&f)->skipped_before,
+                                       .ended_ns = f.failed_ns };
+        result->reported_elsewhere = rc && job_status_is_muted(f.job_status);
+        if (rc && err->sys_errno == ETIMEDOUT && job->opt->hanging_launcher)
+            launcher_end_later(job->opt->hanging_launcher);
+        if (result->reported_elsewhere)
+            refusal_await_report(job->opt, err);
     }
     comm_world_free(f.world);
     job_status_free(f.job_status);
     free(children);
     return rc;
-}
-
-bool supervise_refusal(const struct train_options *opt, const struct fsdpck_error *err)
-{
-    struct fsdpck_error ignored = { 0 };
-    struct job_status *job_status = NULL;
-    if (!opt->launched_nranks || !comm_mpi_is_built() ||
-        job_status_new(opt->launched_rank, 1, opt->launched_nranks, 1, &job_status, &ignored))
-        return true;
-    job_status_fail(job_status, err);
-    pid_t pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        comm_mpi_tell(job_status, opt->launched_rank, opt->launched_nranks);
-        _exit(0);
-    }
-    bool ended = pid < 0;
-    for (long ms = 0; ms < TELL_MS && !ended; ms += POLL_MS) {
-        sleep_ms(POLL_MS);
-        ended = waitpid(pid, NULL, WNOHANG) != 0;
-    }
-    if (!ended) {
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-    }
-    bool speaks = !job_status_is_muted(job_status);
-    job_status_free(job_status);
-    if (!speaks)
-        await_speaker(opt);
-    return speaks;
 }

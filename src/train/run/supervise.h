@@ -5,12 +5,20 @@
 
 #include "rank/job.h"
 
+/* How the ranks ended. */
+struct supervise_end {
+    uint32_t nlost;          /* ranks that were lost, if this ended the others; 0 if the run ended for another reason */
+    bool stopping;           /* a stop was requested */
+    bool comes_back;         /* the ranks have saved a checkpoint, and want to start again with the lost ones */
+    uint64_t ndone;          /* steps done */
+    uint64_t skipped_before; /* as in struct loop_results */
+    uint64_t ended_ns;       /* time when the first rank was known to be lost */
+};
+
 /* Starts the ranks of this process (all ranks of the run, or the launcher's one) and watches them until they have
  * ended. result: taken from the notes of the first rank. The error is the first that a rank recorded, or names the rank
  * that was lost. resume: the checkpoint to resume from, or NULL. */
-int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err);
-/* For a launched rank that cannot start: tells the other ranks. Returns true if this rank must print the error; ranks
- * that fail alike print it once. */
-bool supervise_refusal(const struct train_options *opt, const struct fsdpck_error *err);
+int supervise(struct job *job, const char *resume, struct train_result *result, struct supervise_end *end,
+              struct fsdpck_error *err);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "text/file.h"
 
-enum { PATH = 4096, DEFAULT_MAX_NEW = 256, DEFAULT_TOP_K = 50 };
+enum { PATH = 4096 };
 
 /* Unsupported keys that change the text, and the value that disables each. */
 static const struct {
@@ -118,7 +118,7 @@ static void note_not_done(const struct reader *r, const json_t *root)
 /* Without do_sample, temperature is 0; the other keys are kept for a user who sets a temperature. */
 static int take_generation(struct reader *r, const json_t *root, struct sample_rule *rule)
 {
-    double temperature = 1, top_k = DEFAULT_TOP_K, most = 0;
+    double temperature = 1, top_k = SAMPLE_DEFAULT_TOP_K, most = 0;
     int rc = take_number(r, root, "temperature", &temperature);
     if (!rc)
         rc = take_number(r, root, "top_p", &rule->top_p);
@@ -130,7 +130,7 @@ static int take_generation(struct reader *r, const json_t *root, struct sample_r
         rc = take_number(r, root, "max_new_tokens", &most);
     if (!rc)
         note_not_done(r, root);
-    rule->temperature = json_is_true(json_object_get(root, "do_sample")) ? temperature : 0;
+    rule->temperature = json_is_true(json_object_get(root, "do_sample")) ? temperature : SAMPLE_DEFAULT_TEMPERATURE;
     rule->top_k = top_k >= 0 && top_k < UINT32_MAX ? (uint64_t)top_k : 0;
     rule->max_new_tokens = most >= 1 && most < INT32_MAX ? (uint64_t)most : rule->max_new_tokens;
     return rc ? rc : sample_rule_check(rule, r->err);
@@ -140,9 +140,11 @@ int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct
                      struct fsdpck_error *err)
 {
     struct reader r = { .folder = model, .opt = opt, .err = err };
-    struct sample_rule rule = {
-        .max_new_tokens = DEFAULT_MAX_NEW, .top_p = 1, .top_k = DEFAULT_TOP_K, .repetition_penalty = 1
-    };
+    struct sample_rule rule = { .max_new_tokens = SAMPLE_DEFAULT_MAX_NEW_TOKENS,
+                                .temperature = SAMPLE_DEFAULT_TEMPERATURE,
+                                .top_p = SAMPLE_DEFAULT_TOP_P,
+                                .top_k = SAMPLE_DEFAULT_TOP_K,
+                                .repetition_penalty = 1 };
     json_t *generation, *config = NULL;
     int rc = load(&r, "generation_config.json", &generation);
     if (!rc && generation)

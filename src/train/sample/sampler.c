@@ -4,11 +4,14 @@
 #include <train/sample.h>
 
 #include <jansson.h>
+#include <fsdpck/base.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "model/decode.h"
 #include "rank/alone.h"
+#include "rank/files.h"
 #include "sample/choose.h"
 #include "state/adapter.h"
 #include "state/load.h"
@@ -56,6 +59,22 @@ static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
     return rc;
 }
 
+/* A checkpoint says how its base was held; a PEFT folder does not. */
+static int add_held(json_t *root, const char *adapter, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src = NULL;
+    char path[ADAPTER_PATH];
+    int rc = files_join(path, adapter, "index.json", err);
+    if (rc || access(path, F_OK) != 0)
+        return rc;
+    rc = fsdpck_source_open(adapter, NULL, opt, &src, err);
+    const struct fsdpck_base *base = rc ? NULL : fsdpck_source_base(src);
+    if (base && base->held)
+        json_object_set_new(json_object_get(root, "dtype"), "base", json_string(base->held));
+    fsdpck_source_close(src);
+    return rc;
+}
+
 /* A bad adapter is an input error (exit 3), not a usage error (exit 2). */
 static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out,
                        struct fsdpck_error *err)
@@ -67,6 +86,8 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     *out = (struct train_config){ 0 };
     if (!rc && opt->adapter)
         rc = add_lora(root, opt->adapter, err);
+    if (!rc && opt->adapter)
+        rc = add_held(root, opt->adapter, &opt->fs, err);
     if (rc) {
         json_decref(root);
         return rc;
@@ -88,7 +109,9 @@ static int open_job(struct sampler *s, const struct sampler_options *opt, struct
                            .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
-        rc = layout_make(&s->job.model, &s->config, 1, &s->job.layout, err);
+        rc = sources_packed(&s->job, &s->job.packed, err);
+    if (!rc)
+        rc = layout_make(&s->job.model, &s->config, &s->job.packed, 1, &s->job.layout, err);
     return rc ? rc : job_check_sources(&s->job, err);
 }
 
@@ -104,7 +127,7 @@ int sampler_open(const char *model, const struct sampler_options *opt, struct sa
     if (!rc)
         rc = rank_alone_open(&s->job, rank_open_bare, &s->alone, err);
     if (!rc)
-        rc = rank_load(s->alone.rank, err);
+        rc = rank_load(s->alone.rank, false, err);
     if (!rc)
         rc = choose_new(s->job.model.nvocab, &s->choose, err);
     if (!rc && !(s->first = calloc((size_t)s->job.model.nvocab, sizeof *s->first)))

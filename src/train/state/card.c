@@ -102,16 +102,17 @@ static void put_data(FILE *f, const struct job *job)
     const struct train_config *c = job->config;
     struct train_data_facts data;
     char loss_on[TRAIN_WORD_NBYTES];
-    data_tell(job->data, &data);
+    data_describe(job->data, &data);
     fputs("## Data\n\n", f);
     for (size_t i = 0; i < c->data.nfiles; i++)
         put_quoted(f, "- ", c->data.files[i].path);
     for (size_t i = 0; i < c->data.neval_files; i++)
         put_quoted(f, "- evaluated on ", c->data.eval_files[i].path);
-    fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n",
-            (unsigned long long)data.ndocs, (unsigned long long)data.ntok, (unsigned long long)data.nsupervised,
+    fprintf(f, "\n%llu document%s, %llu token%s, %llu of them supervised (loss on: %s), in rows of %llu token%s%s.\n\n",
+            (unsigned long long)data.ndocs, fsdpck_plural(data.ndocs), (unsigned long long)data.ntok,
+            fsdpck_plural(data.ntok), (unsigned long long)data.nsupervised,
             train_config_word("data.loss_on", c->data.loss_on, loss_on), (unsigned long long)c->data.seq_len,
-            c->data.packing ? ", packed" : "");
+            fsdpck_plural(c->data.seq_len), c->data.packing ? ", packed" : "");
 }
 
 static void put_targets(FILE *f, const struct train_lora_config *lora)
@@ -138,14 +139,15 @@ static void put_settings(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
     char word[TRAIN_WORD_NBYTES];
+    const uint64_t warmup = schedule_warmup(c, job->nsteps);
     fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s%s |\n",
             (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout, c->lora.use_rslora ? ", rsLoRA" : "",
             c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
     put_saved(f, &c->lora);
-    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate,
-            train_config_word("train.lr_scheduler_type", c->train.scheduler, word),
-            (unsigned long long)schedule_warmup(c, job->nsteps));
+    fprintf(f, "| learning rate | %g, %s, %llu step%s of warmup |\n", c->train.learning_rate,
+            train_config_word("train.lr_scheduler_type", c->train.scheduler, word), (unsigned long long)warmup,
+            fsdpck_plural(warmup));
     fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
     fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2,
             c->train.epsilon, c->train.weight_decay);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rank/offload.h"
 #include "state/adapter.h"
 #include "state/reads.h"
 #include "state/state.h"
@@ -21,6 +22,9 @@ struct entry {
     struct fsdpck_key path[4];
     uint64_t shape[2], offset[2], size[2];
     struct fsdpck_save_box box;
+    struct offload *offload; /* the state in a file: tree, and optimizer element of the box's first one */
+    int tree;
+    int64_t at;
 };
 
 struct checkpoint_list {
@@ -52,22 +56,40 @@ static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *pa
     return 4;
 }
 
-static float *memory_of(const struct rank *r, const struct param *p, int tree)
+float *checkpoint_rows(const struct rank *r, const struct param *p, int tree)
 {
     if (tree == 0)
         return rank_master(r, p);
     return (tree == 1 ? r->m : r->v) + p->own_at;
 }
 
-static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, uint32_t rank, const struct param *p,
-                                            int tree, const float *data, struct entry *e)
+static int read_box(void *ctx, const struct fsdpck_save_box *box, uint64_t first, uint64_t nelem, void *dst,
+                    struct fsdpck_error *err)
 {
-    int64_t first, nrow = param_rows(p, rank, &first);
+    const struct entry *e = ctx;
+    (void)box;
+    return offload_read_kept(e->offload, e->tree, e->at + (int64_t)first, (int64_t)nelem, dst, err);
+}
+
+/* True if a parameter's tree is copied to memory for a save. */
+static bool is_copied(const struct rank *r, const struct param *p, int tree)
+{
+    return !r->offload || (tree == 0 && r->job->layout.masters && p->dtype == KERN_F32);
+}
+
+/* data: the copy of the tree; NULL: it is in a file. */
+static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, const struct rank *r,
+                                            const struct param *p, int tree, const float *data, struct entry *e)
+{
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    e->offload = r->offload;
+    e->tree = tree;
+    e->at = p->own_at;
     e->shape[0] = (uint64_t)p->nrow;
     e->shape[1] = e->size[1] = (uint64_t)p->ncol;
     e->offset[0] = (uint64_t)first;
     e->size[0] = (uint64_t)(nrow > 0 ? nrow : 0);
-    e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = data + p->own_at };
+    e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = data, .read = read_box, .ctx = e };
     uint32_t npath = make_path(p, tree, e->path, e->name);
     return (struct fsdpck_save_tensor){ .name = e->name,
                                         .path = e->path,
@@ -101,12 +123,16 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
         *out = NULL;
         return fsdpck_error_nomem(err, r->nslices * CHECKPOINT_TREES * sizeof *list->entries);
     }
+    const float *loose = trees[0];
     for (int tree = 0; tree < CHECKPOINT_TREES; tree++) {
         for (size_t i = 0; i < l->nparams; i++) {
+            const struct param *p = &l->params[i];
             size_t n = list->ntensors;
-            if (l->params[i].trainable)
-                list->tensors[list->ntensors++] =
-                    fill_entry(list, r->comm->rank, &l->params[i], tree, trees[tree], &list->entries[n]);
+            if (!p->trainable)
+                continue;
+            const float *data = !is_copied(r, p, tree) ? NULL : r->offload ? loose : trees[tree] + p->own_at;
+            loose += r->offload && data ? p->chunk * p->ncol : 0;
+            list->tensors[list->ntensors++] = fill_entry(list, r, p, tree, data, &list->entries[n]);
         }
     }
     return 0;
@@ -138,6 +164,43 @@ void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *co
     memory->copy(stream, trees[2], r->v, (size_t)l->own_nelem * sizeof(float));
 }
 
+/* Puts fp32 parameters beside their moments. */
+static int put_values(const struct rank *r, const struct param *p, struct fsdpck_error *err)
+{
+    int64_t first, room, nelem = param_rows(p, r->comm->rank, &first) * p->ncol;
+    const float *rows = rank_rows(r, p);
+    int rc = 0;
+    for (int64_t at = 0; at < nelem && !rc; at += room) {
+        float *data;
+        rc = offload_open(r->offload, 0, p->own_at + at, &data, &room, err);
+        room = room < nelem - at ? room : nelem - at;
+        if (!rc)
+            rc = rank_download(r, data, rows + at, (size_t)room * sizeof *data, err);
+    }
+    return rc;
+}
+
+int checkpoint_keep(const struct rank *r, float *loose, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    int rc = 0;
+    offload_keep(r->offload);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        if (!p->trainable || p->dtype != KERN_F32)
+            continue;
+        if (!is_copied(r, p, 0)) {
+            rc = put_values(r, p, err);
+            continue;
+        }
+        if (nrow > 0)
+            rc = rank_download(r, loose, rank_rows(r, p), (size_t)(nrow * p->ncol) * sizeof *loose, err);
+        loose += p->chunk * p->ncol;
+    }
+    return rc ? rc : offload_close(r->offload, err);
+}
+
 static int barrier(void *ctx)
 {
     struct comm *c = ctx;
@@ -163,8 +226,8 @@ int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, cons
                                        .ntensors = list->ntensors,
                                        .state = state,
                                        .assets = lora ? NULL : job->config->model,
-                                       .made = &config,
-                                       .nmade = lora,
+                                       .extra_assets = &config,
+                                       .nextra_assets = lora,
                                        .base = lora ? list->base : NULL };
     return fsdpck_save(&req, fs, NULL, err);
 }
@@ -182,14 +245,12 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *re
             continue;
         comm_heartbeat(r->comm);
         make_path(p, tree, path, name);
-        rc = reads_add(reads,
-                       &(struct reads_rows){ .tensor = fsdpck_source_find(src, name),
-                                             .first = (uint64_t)first,
-                                             .nrow = (uint64_t)nrow,
-                                             .ncol = (uint64_t)p->ncol,
-                                             .dst = memory_of(r, p, tree),
-                                             .dtype = FSDPCK_FLOAT32 },
-                       err);
+        rc = reads_add_state(reads, p, tree,
+                             &(struct reads_rows){ .tensor = fsdpck_source_find(src, name),
+                                                   .first = (uint64_t)first,
+                                                   .nrow = (uint64_t)nrow,
+                                                   .ncol = (uint64_t)p->ncol },
+                             err);
     }
     return rc;
 }
@@ -223,7 +284,7 @@ static int refuse_tensor(const struct job *job, const struct fsdpck_source *src,
                          struct fsdpck_error *err)
 {
     struct settings_diff list = { 0 };
-    state_tell_lora(job, src, &list);
+    state_diff_lora(job, src, &list);
     return fsdpck_error_set(
         err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
         list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);

@@ -11,12 +11,19 @@ enum { CHECKPOINT_TREES = 3 }; /* values, first and second moments: (own_nelem) 
 
 struct checkpoint_list;
 
-/* Lists names, shapes and boxes of this rank's rows. `trees` is borrowed; the caller may fill it later. */
+/* The rows of a trained parameter in one tree, in the memory of their rank. Not for a state in a file. */
+float *checkpoint_rows(const struct rank *r, const struct param *p, int tree);
+
+/* Lists names, shapes and boxes of this rank's rows. `trees` is borrowed; the caller may fill it later. If the state is
+ * in a file, only trees[0] is used, for what checkpoint_keep() copies. */
 int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREES], struct checkpoint_list **out,
                         struct fsdpck_error *err);
 void checkpoint_list_free(struct checkpoint_list *list); /* NULL does nothing */
 /* Enqueues copies of the rank's state to trees. */
 void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *const trees[CHECKPOINT_TREES]);
+/* For a state in a file: keeps it as it is, and puts values that are only in memory into the file or to loose
+ * (memory_snapshot_nbytes). */
+int checkpoint_keep(const struct rank *r, float *loose, struct fsdpck_error *err);
 /* Collective over comm; any thread may call it. state: from state_write(). */
 int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
                      const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err);

@@ -10,50 +10,65 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "rank/offload.h"
 #include "state/reads.h"
 #include "state/sources.h"
 #include "state/state.h"
 
 /* Facts about a parameter, gathered while it is read. */
 struct loaded {
-    uint64_t content[4]; /* limbs of the content id; the reads add to them */
+    uint64_t content[4]; /* limbs of the content id, if it is frozen; the reads add to them */
     enum fsdpck_dtype dtype;
     bool in_tree; /* the file names it "model.NAME" */
 };
 
-/* The destination and dtype of a parameter's rows: the working copy of frozen parameters, the master of trained
- * ones. */
-static enum fsdpck_dtype destination(const struct rank *r, const struct param *p, void **dst)
+/* What rank_load() reads. */
+struct selection {
+    bool adapter;     /* the parameters of the adapter's files; otherwise those of the model's */
+    bool only_frozen; /* no trained ones */
+};
+
+static bool is_read(const struct rank *r, const struct param *p, struct selection from)
 {
-    *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
-    return p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
+    return sources_has(r->job, p, from.adapter) && !(from.only_frozen && p->trainable);
 }
 
-/* Adds this rank's rows of one tensor to the reads. */
-static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p,
-                    bool adapter, struct loaded *loaded, struct fsdpck_error *err)
+/* Elements of a row in the files. */
+static uint64_t row_nelem(const struct param *p, struct selection from)
 {
+    return (uint64_t)(p->packed && !from.adapter ? p->packed->form.pitch : p->ncol);
+}
+
+/* Adds this rank's rows of one tensor to the reads: into the working copy of a frozen parameter, the master of a
+ * trained one. Fills *loaded even if nothing is read. */
+static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p,
+                    struct selection from, struct loaded *loaded, struct fsdpck_error *err)
+{
+    const bool identifies = r->job->config->lora.enabled && !param_is_adapter(p); /* see name_base() */
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    int rc = sources_find(src, p, adapter, &t, err);
+    int rc = sources_find(src, p, from.adapter, &t, err);
     if (rc)
         return rc;
     loaded->dtype = t->dtype;
-    loaded->in_tree = strcmp(t->name, sources_name(p, adapter)) != 0;
-    if (nrow <= 0)
+    loaded->in_tree = strcmp(t->name, sources_name(p, from.adapter)) != 0;
+    if (nrow <= 0 || !is_read(r, p, from))
         return 0;
     struct reads_rows rows = { .tensor = t,
                                .first = (uint64_t)first,
                                .nrow = (uint64_t)nrow,
-                               .ncol = (uint64_t)p->ncol,
-                               .content = loaded->content };
-    rows.dtype = destination(r, p, &rows.dst);
+                               .ncol = row_nelem(p, from),
+                               .content = identifies ? loaded->content : NULL };
     r->load_nbytes += rows.nrow * rows.ncol * fsdpck_dtype_info(t->dtype)->nbytes;
+    if (p->trainable)
+        return reads_add_state(reads, p, 0, &rows, err);
+    rows.dst = rank_rows(r, p);
+    rows.dtype = p->packed ? FSDPCK_UINT8 : p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
     return reads_add(reads, &rows, err);
 }
 
 /* Number of bytes that add_read() will read for all parameters. Skips missing tensors: add_read() reports them. */
-static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *src, bool adapter)
+static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *src, struct selection from)
 {
     const struct layout *l = &r->job->layout;
     uint64_t nbytes = 0;
@@ -61,46 +76,63 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
         const struct param *p = &l->params[i];
         const struct fsdpck_tensor *t;
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (nrow > 0 && sources_has(r->job, p, adapter) && sources_find(src, p, adapter, &t, NULL) == 0)
-            nbytes += (uint64_t)nrow * (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes;
+        if (nrow > 0 && is_read(r, p, from) && sources_find(src, p, from.adapter, &t, NULL) == 0)
+            nbytes += (uint64_t)nrow * row_nelem(p, from) * fsdpck_dtype_info(t->dtype)->nbytes;
     }
     return nbytes;
 }
 
 /* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for data of which many ranks read slices. So
  * each rank also verifies its share of the tensors as a whole. */
-static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, struct fsdpck_error *err)
+static int check_share(struct rank *r, struct fsdpck_source *src, struct selection from, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     const struct fsdpck_tensor *t;
     int rc = 0;
     for (size_t i = (size_t)r->comm->rank; i < l->nparams && !rc; i += (size_t)r->comm->nranks) {
         comm_heartbeat(r->comm);
-        if (sources_has(r->job, &l->params[i], adapter) && !(rc = sources_find(src, &l->params[i], adapter, &t, err)))
+        if (is_read(r, &l->params[i], from) && !(rc = sources_find(src, &l->params[i], from.adapter, &t, err)))
             rc = fsdpck_source_check_tensor(src, t, err);
     }
     return rc;
 }
 
+/* Notes that records of the source have no CRC-32 (torch can omit it). Each rank has found other records, so the ranks
+ * ask each other; rank 0 has the note. */
+static int note_unchecked(struct rank *r, struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    char line[600];
+    uint64_t nranks = fsdpck_source_nunchecked(src) != 0;
+    int rc = r->comm->ops->sum_u64(r->comm, &nranks, 1, err);
+    if (rc || nranks == 0 || r->comm->rank != 0 || !r->job->fs.note)
+        return rc;
+    snprintf(line, sizeof line, "%.500s: stored records have no CRC-32, so damage to them cannot be found",
+             fsdpck_source_path(src));
+    r->job->fs.note(r->job->fs.ctx, line);
+    return 0;
+}
+
 /* loaded: (nparams) */
-static int load_all(struct rank *r, const char *path, bool adapter, struct loaded *loaded, struct fsdpck_error *err)
+static int load_all(struct rank *r, struct selection from, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     struct fsdpck_source *src;
     struct reads *reads = NULL;
-    int rc = sources_open(path, adapter, &r->job->fs, &src, err);
+    int rc = sources_open(r->job, from.adapter, &src, err);
     if (!rc)
         rc = reads_new(r, src, &reads, err);
     if (!rc)
-        reads_expect(reads, rows_nbytes(r, src, adapter));
+        reads_expect(reads, rows_nbytes(r, src, from));
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_heartbeat(r->comm);
-        if (sources_has(r->job, &l->params[i], adapter))
-            rc = add_read(r, src, reads, &l->params[i], adapter, &loaded[i], err);
+        if (sources_has(r->job, &l->params[i], from.adapter))
+            rc = add_read(r, src, reads, &l->params[i], from, &loaded[i], err);
     }
     rc = reads_end(reads, rc, err);
     if (!rc)
-        rc = check_share(r, src, adapter, err);
+        rc = check_share(r, src, from, err);
+    if (!rc)
+        rc = note_unchecked(r, src, err);
     fsdpck_source_close(src);
     return rc;
 }
@@ -120,16 +152,16 @@ static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rn
     }
 }
 
-/* Draws the values on the host. */
-static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, const struct kern_philox *rng,
-                          uint64_t index0, struct fsdpck_error *err)
+/* Draws the values on the host. index0: of the part's first element. */
+static int draw_embedding(struct rank *r, const struct param *p, const struct rank_part *part,
+                          const struct kern_philox *rng, uint64_t index0, struct fsdpck_error *err)
 {
-    const size_t nelem = (size_t)(nrow * p->ncol);
+    const size_t nelem = (size_t)(part->nrow * p->ncol);
     float *values = calloc(nelem, sizeof *values);
     if (!values)
         return fsdpck_error_nomem(err, nelem * sizeof *values);
     draw_normal(values, nelem, rng, index0);
-    int rc = rank_upload(r, rank_master(r, p), values, nelem * sizeof *values, err);
+    int rc = rank_upload(r, part->data, values, nelem * sizeof *values, err);
     free(values);
     return rc;
 }
@@ -138,9 +170,12 @@ static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, c
 static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, struct fsdpck_error *err)
 {
     const struct param *of = &r->job->layout.params[p->norms_of];
-    const struct kern_dora_norm norms = {
-        .nrow = nrow, .ncol = of->ncol, .w = { rank_rows(r, of), of->ncol, of->dtype }, .norm = rank_rows(r, p)
-    };
+    int64_t first;
+    param_rows(of, r->comm->rank, &first);
+    const struct kern_dora_norm norms = { .nrow = nrow,
+                                          .ncol = of->ncol,
+                                          .w = compute_rows_of(r->compute, of, rank_rows(r, of), first, nrow, 0),
+                                          .norm = rank_rows(r, p) };
     r->compute->device->ops->dora_norm(r->compute->stream, &norms);
     return compute_sync(r->compute, err);
 }
@@ -159,11 +194,18 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
         return measure_rows(r, p, nrow, err);
     if (nrow <= 0 || zero)
         return 0; /* fresh memory is zero */
-    if (embedding)
-        return draw_embedding(r, p, nrow, &rng, (uint64_t)(first * p->ncol), err);
-    c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound,
-                            bound);
-    return compute_sync(c, err);
+    struct rank_part part = { 0 };
+    int rc = 0;
+    while (!rc && !(rc = rank_next_part(r, p, 0, &part, err)) && part.nrow > 0) {
+        const uint64_t index0 = (uint64_t)((first + part.row) * p->ncol);
+        if (embedding) {
+            rc = draw_embedding(r, p, &part, &rng, index0, err);
+            continue;
+        }
+        c->device->ops->uniform(c->stream, part.data, part.nrow * p->ncol, rng, index0, -bound, bound);
+        rc = compute_sync(c, err);
+    }
+    return rc;
 }
 
 static int sum_contents(struct rank *r, struct loaded *loaded, struct fsdpck_error *err)
@@ -200,7 +242,7 @@ static struct fsdpck_base_tensor describe(const struct param *p, const struct lo
     };
     snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->source);
     names->shape[0] = (uint64_t)p->nrow;
-    names->shape[1] = (uint64_t)p->ncol;
+    names->shape[1] = row_nelem(p, (struct selection){ 0 });
     store_content(loaded->content, t.content);
     return t;
 }
@@ -210,7 +252,9 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
 {
     const struct layout *l = &r->job->layout;
     struct fsdpck_base_tensor *tensors = calloc(l->nparams + 1, sizeof *tensors);
-    r->base = (struct fsdpck_base){ .path = r->job->config->model, .tensors = tensors };
+    r->base = (struct fsdpck_base){ .path = r->job->config->model,
+                                    .held = r->job->packed.held[0] ? r->job->packed.held : NULL,
+                                    .tensors = tensors };
     r->base_names = calloc(l->nparams + 1, sizeof *r->base_names);
     int rc = tensors && r->base_names ? sum_contents(r, loaded, err)
                                       : fsdpck_error_nomem(err, l->nparams * sizeof *r->base_names);
@@ -223,7 +267,7 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
 }
 
 /* The dtype for the export of a fully trained model: the dtype of most of its elements. */
-static enum fsdpck_dtype usual_dtype(const struct layout *l, const struct loaded *loaded)
+static enum fsdpck_dtype most_common_dtype(const struct layout *l, const struct loaded *loaded)
 {
     uint64_t nelem[FSDPCK_NDTYPES] = { 0 };
     int most = FSDPCK_FLOAT32;
@@ -235,13 +279,13 @@ static enum fsdpck_dtype usual_dtype(const struct layout *l, const struct loaded
     return (enum fsdpck_dtype)most;
 }
 
-static int load_base(struct rank *r, struct fsdpck_error *err)
+static int load_base(struct rank *r, bool only_frozen, struct fsdpck_error *err)
 {
+    const struct selection from = { .only_frozen = only_frozen };
     struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded);
-    int rc = loaded ? load_all(r, r->job->config->model, false, loaded, err)
-                    : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    int rc = loaded ? load_all(r, from, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     if (!rc)
-        r->model_dtype = usual_dtype(&r->job->layout, loaded);
+        r->model_dtype = most_common_dtype(&r->job->layout, loaded);
     if (!rc && r->job->config->lora.enabled)
         rc = name_base(r, loaded, err);
     free(loaded);
@@ -252,33 +296,34 @@ static int load_base(struct rank *r, struct fsdpck_error *err)
 static int check_base(const struct rank *r, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
-    int rc = sources_open(r->job->config->lora.init_adapter, true, &r->job->fs, &src, err);
+    int rc = sources_open(r->job, true, &src, err);
     if (!rc && fsdpck_source_base(src))
         rc = state_check_base(r, src, err);
     fsdpck_source_close(src);
     return rc;
 }
 
-static int load_adapter(struct rank *r, struct fsdpck_error *err)
+static int load_adapter(struct rank *r, bool only_frozen, struct fsdpck_error *err)
 {
-    struct loaded *loaded =
-        calloc(r->job->layout.nparams, sizeof *loaded); /* the content ids of an adapter are not used */
-    int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err)
-                    : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    const struct selection from = { .adapter = true, .only_frozen = only_frozen };
+    struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded); /* not used */
+    int rc = loaded ? load_all(r, from, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     free(loaded);
     return rc ? rc : check_base(r, err);
 }
 
-int rank_load(struct rank *r, struct fsdpck_error *err)
+int rank_load(struct rank *r, bool only_frozen, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
     comm_at(r->comm, 0, "loading");
     const uint64_t started = comm_now_ns();
-    int rc = load_base(r, err);
+    int rc = load_base(r, only_frozen, err);
     if (!rc && config->lora.init_adapter)
-        rc = load_adapter(r, err);
+        rc = load_adapter(r, only_frozen, err);
     r->load_ns = comm_now_ns() - started;
+    if (!rc && only_frozen)
+        return rank_publish_rounded(r, true, err);
     for (size_t i = 0; i < l->nparams && !rc && !config->lora.init_adapter; i++) {
         if (!l->params[i].source[0])
             rc = draw_adapter(r, &l->params[i], err);
@@ -286,22 +331,31 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
     return rc ? rc : rank_publish(r, true, err);
 }
 
-int rank_start_anew(struct rank *r, struct fsdpck_error *err)
+static void zero_state(struct rank *r)
 {
     const struct layout *l = &r->job->layout;
     const struct kern_memory *memory = r->compute->device->memory;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
         int64_t first, nrow = p->trainable ? param_rows(p, r->comm->rank, &first) : 0;
-        if (nrow > 0)
+        if (nrow > 0 && rank_master(r, p))
             memory->zero(r->compute->stream, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+    }
+    if (r->offload) {
+        offload_clear(r->offload);
+        return;
     }
     memory->zero(r->compute->stream, r->m, (size_t)l->own_nelem * sizeof(float));
     memory->zero(r->compute->stream, r->v, (size_t)l->own_nelem * sizeof(float));
+}
+
+int rank_start_anew(struct rank *r, struct fsdpck_error *err)
+{
+    zero_state(r);
     r->step = r->updates = r->last_update = 0;
     free((void *)r->base.tensors);
     free(r->base_names);
     r->base = (struct fsdpck_base){ 0 };
     r->base_names = NULL;
-    return rank_load(r, err);
+    return rank_load(r, false, err);
 }

@@ -40,13 +40,13 @@ struct load {
 struct reads {
     const struct rank *r;
     struct fsdpck_source *src;
-    bool apart;
+    bool separate_memory;
     struct kern_buffer pinned;          /* apart: shared by all loads */
     struct load loads[NLOAD], *filling; /* not apart: only the first is used */
     uint64_t
         waiting_nbytes; /* not apart: bytes added since the last flush; limits the time between two progress reports */
     uint64_t done_nbytes, total_nbytes; /* bytes in files: read so far, and in total (0: unknown) */
-    struct load *behind;                /* apart: the load that has been read but not enqueued, or NULL */
+    struct load *pending;               /* apart: the load that has been read but not enqueued, or NULL */
 };
 
 static int start_pinned(struct reads *b, struct fsdpck_error *err)
@@ -85,8 +85,8 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
     b->r = r;
     b->src = src;
     b->filling = b->loads;
-    b->apart = r->where->device->apart;
-    int rc = b->apart ? start_pinned(b, err) : 0;
+    b->separate_memory = r->where->device->separate_memory;
+    int rc = b->separate_memory ? start_pinned(b, err) : 0;
     if (rc)
         reads_free(b);
     else
@@ -155,10 +155,10 @@ static void finish(struct reads *b, struct load *load, bool failed)
         struct entry *e = &load->entries[i];
         if (!failed)
             finish_entry(b, e);
-        if (!b->apart && e->raw != e->rows.dst)
+        if (!b->separate_memory && e->raw != e->rows.dst)
             free(e->raw);
     }
-    if (b->apart)
+    if (b->separate_memory)
         b->r->compute->device->event_record(load->sent, b->r->compute->stream);
     load->n = 0;
     load->used_nbytes = 0;
@@ -184,14 +184,14 @@ static int flush_pinned(struct reads *b, struct fsdpck_error *err)
 {
     struct reading now = { .src = b->src, .load = b->filling };
     pthread_t thread;
-    const bool beside = b->behind && pthread_create(&thread, NULL, read_load, &now) == 0;
-    if (b->behind)
-        finish(b, b->behind, false);
+    const bool beside = b->pending && pthread_create(&thread, NULL, read_load, &now) == 0;
+    if (b->pending)
+        finish(b, b->pending, false);
     if (beside)
         pthread_join(thread, NULL);
     else
         read_load(&now);
-    b->behind = b->filling;
+    b->pending = b->filling;
     b->filling = &b->loads[(b->filling - b->loads + 1) % NLOAD];
     b->r->compute->device->event_sync(b->filling->sent);
     if (now.rc)
@@ -217,16 +217,16 @@ static int flush_straight(struct reads *b, struct fsdpck_error *err)
 static int flush(struct reads *b, struct fsdpck_error *err)
 {
     b->done_nbytes += raw_nbytes(b->filling);
-    int rc = b->apart ? flush_pinned(b, err) : flush_straight(b, err);
+    int rc = b->separate_memory ? flush_pinned(b, err) : flush_straight(b, err);
     if (!rc && b->total_nbytes)
-        rank_tell(b->r, TRAIN_LOADING, b->done_nbytes, b->total_nbytes);
+        rank_report_progress(b->r, TRAIN_LOADING, b->done_nbytes, b->total_nbytes);
     return rc;
 }
 
 void reads_expect(struct reads *b, uint64_t nbytes)
 {
     b->total_nbytes = nbytes;
-    rank_tell(b->r, TRAIN_LOADING, 0, nbytes);
+    rank_report_progress(b->r, TRAIN_LOADING, 0, nbytes);
 }
 
 static int reserve(struct load *b, struct fsdpck_error *err)
@@ -313,11 +313,46 @@ int reads_add(struct reads *b, const struct reads_rows *rows, struct fsdpck_erro
     int rc = 0;
     if (rows->nrow == 0 || rows->ncol == 0)
         return 0;
-    if (!b->apart)
+    if (!b->separate_memory)
         return add_straight(b, rows, err);
     while (left.nrow > 0 && !rc)
         rc = add_some(b, &left, err);
     return rc;
+}
+
+/* Reads and copies all that was added. */
+static int settle(struct reads *b, struct fsdpck_error *err)
+{
+    int rc = flush(b, err);
+    if (!rc && b->pending) {
+        finish(b, b->pending, false);
+        b->pending = NULL;
+    }
+    return rc;
+}
+
+/* A part of a file is filled before the next one takes its place in memory. */
+int reads_add_state(struct reads *b, const struct param *p, int tree, const struct reads_rows *rows,
+                    struct fsdpck_error *err)
+{
+    struct rank_part part = { 0 };
+    int rc = 0;
+    for (;;) {
+        if (rank_part_moves(b->r, p, tree, &part))
+            rc = settle(b, err);
+        if (!rc)
+            rc = rank_next_part(b->r, p, tree, &part, err);
+        if (rc || part.nrow <= 0)
+            return rc;
+        struct reads_rows some = *rows;
+        some.first += (uint64_t)part.row;
+        some.nrow = (uint64_t)part.nrow;
+        some.dst = part.data;
+        some.dtype = FSDPCK_FLOAT32;
+        rc = reads_add(b, &some, err);
+        if (rc)
+            return rc;
+    }
 }
 
 int reads_end(struct reads *b, int rc, struct fsdpck_error *err)
@@ -327,10 +362,10 @@ int reads_end(struct reads *b, int rc, struct fsdpck_error *err)
         return rc;
     if (!rc)
         rc = flush(b, err);
-    if (rc && !b->apart)
+    if (rc && !b->separate_memory)
         finish(b, b->filling, true);
-    if (!rc && b->behind)
-        finish(b, b->behind, false);
+    if (!rc && b->pending)
+        finish(b, b->pending, false);
     int rc2 = compute_sync(b->r->compute, rc ? &ignored : err); /* the device reads pinned memory until then */
     reads_free(b);
     return rc ? rc : rc2;

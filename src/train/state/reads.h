@@ -25,6 +25,10 @@ struct reads_rows {
 void reads_expect(struct reads *reads, uint64_t nbytes);
 /* Adds rows. Their contents are valid after reads_end(). */
 int reads_add(struct reads *reads, const struct reads_rows *rows, struct fsdpck_error *err);
+/* The same for rows of a trained parameter's fp32 state: rows->first, nrow and ncol are this rank's, dst and dtype are
+ * set here. tree: as in a checkpoint. */
+int reads_add_state(struct reads *reads, const struct param *p, int tree, const struct reads_rows *rows,
+                    struct fsdpck_error *err);
 /* Completes the remaining reads, unless rc reports an earlier failure, and frees `reads`. Returns rc, or the first
  * failure. */
 int reads_end(struct reads *reads, int rc, struct fsdpck_error *err);

@@ -7,16 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "rank/device.h"
 #include "rank/files.h"
+#include "rank/memory.h"
 #include "state/checkpoint.h"
 #include "state/state.h"
 
-enum { BUSY_NICE = 10 };
+enum { BUSY_NICE = 10, TOUCHED_NBYTES = 16 << 20 };
 
 enum phase { IDLE, ASKED, DONE, ENDING };
 
@@ -36,14 +38,9 @@ struct saver {
     pthread_cond_t changed;
     enum phase phase; /* guarded by lock. The fields below belong to the thread while ASKED, otherwise to the rank */
     char *state;
-    uint64_t asked_ns;
+    uint64_t requested_ns;
     struct saver_result result;
 };
-
-uint64_t saver_nbytes(const struct layout *l)
-{
-    return CHECKPOINT_TREES * (uint64_t)l->own_nelem * sizeof(float);
-}
 
 static void beat(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
 {
@@ -74,26 +71,55 @@ static void prune(struct saver *s)
     pass_note(s, line);
 }
 
+/* Waits for this rank's copy of the state. */
+static void prepare(struct saver *s, char path[FILES_PATH], struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    if (s->device->stream_sync(s->copies, message) == KERN_OK)
+        files_checkpoint_path(s->rank->job->config, s->result.step, path, err);
+    else
+        fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, the copy of the state: %s", s->comm->rank,
+                         s->comm->nranks, message);
+}
+
+/* Ranks begin to write only if all can: each takes part in the barriers of the write. */
 static void save(struct saver *s)
 {
     struct saver_result *result = &s->result;
     struct fsdpck_error lost = { 0 };
-    char path[FILES_PATH], message[KERN_MESSAGE_BYTES];
-    int rc = s->device->stream_sync(s->copies, message) == KERN_OK
-                 ? 0
-                 : fsdpck_error_set(&result->why, FSDPCK_ERR_IO, NULL, "the copy of the state: %s", message);
-    if (!rc)
-        rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
-    if (!rc)
-        rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
-    rc = comm_first_error(s->comm, &result->why, &lost);
+    char path[FILES_PATH];
+    prepare(s, path, &result->why);
+    int rc = comm_first_error(s->comm, &result->why, &lost);
+    if (!rc && !result->why.code) {
+        checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
+        rc = comm_first_error(s->comm, &result->why, &lost);
+    }
     if (rc)
         job_status_fail(s->comm->job_status, &lost); /* the savers of the ranks are out of step */
     result->lost = rc || job_status_failed(s->comm->job_status);
     result->failed = rc || result->why.code;
     if (!result->failed)
         prune(s);
-    result->seconds = 1e-9 * (double)(comm_now_ns() - s->asked_ns);
+    result->seconds = 1e-9 * (double)(comm_now_ns() - s->requested_ns);
+}
+
+static bool is_idle(struct saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool idle = s->phase == IDLE;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
+/* Takes the page faults of the memory, so that no step pays for them; the rank may write to it at the same time. Only a
+ * hint: an older kernel refuses it. */
+static void touch_memory(struct saver *s)
+{
+    char *data = s->memory.data;
+    for (size_t at = 0, n; at < s->memory.nbytes && is_idle(s); at += n) {
+        n = s->memory.nbytes - at < TOUCHED_NBYTES ? s->memory.nbytes - at : TOUCHED_NBYTES;
+        madvise(data + at, n, MADV_POPULATE_WRITE);
+    }
 }
 
 /* The thread runs at a lower priority: if all processors are busy, training goes first. */
@@ -101,6 +127,7 @@ static void *run(void *arg)
 {
     struct saver *s = arg;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BUSY_NICE);
+    touch_memory(s);
     pthread_mutex_lock(&s->lock);
     while (s->phase != ENDING) {
         if (s->phase != ASKED) {
@@ -117,22 +144,19 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Writes to the memory now, so that no step pays for the page faults. */
 static int allocate(struct saver *s, struct fsdpck_error *err)
 {
     const int index = s->rank->where->index;
-    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = index };
-    const uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = index, .huge_pages = true };
+    const uint64_t nbytes = memory_snapshot_nbytes(s->rank->job);
     char message[KERN_MESSAGE_BYTES];
     if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK ||
         s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||
         s->device->event_new(index, false, &s->updated, message) != KERN_OK ||
         s->device->event_new(index, false, &s->rank->copied, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a copy of the state for checkpoints: %s", message);
-    if (nbytes)
-        memset(s->memory.data, 0, nbytes);
     for (int tree = 0; tree < CHECKPOINT_TREES; tree++)
-        s->trees[tree] = (float *)s->memory.data + tree * s->rank->job->layout.own_nelem;
+        s->trees[tree] = (float *)s->memory.data + (s->rank->offload ? 0 : tree * s->rank->job->layout.own_nelem);
     s->device->event_record(s->rank->copied, s->copies);
     return checkpoint_list_new(s->rank, s->trees, &s->list, err);
 }
@@ -160,7 +184,7 @@ int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err)
     return rc;
 }
 
-static void wait_while_asked(struct saver *s)
+static void wait_while_requested(struct saver *s)
 {
     while (s->phase == ASKED)
         pthread_cond_wait(&s->changed, &s->lock);
@@ -172,7 +196,7 @@ void saver_free(struct saver *s)
         return;
     if (s->started) {
         pthread_mutex_lock(&s->lock);
-        wait_while_asked(s);
+        wait_while_requested(s);
         s->phase = ENDING;
         pthread_cond_broadcast(&s->changed);
         pthread_mutex_unlock(&s->lock);
@@ -190,23 +214,34 @@ void saver_free(struct saver *s)
     free(s);
 }
 
-int saver_start(struct saver *s, struct fsdpck_error *err)
+static void copy_state(struct saver *s)
+{
+    s->device->event_record(s->updated, s->rank->compute->stream);
+    s->device->event_wait(s->updated, s->copies);
+    checkpoint_copy(s->rank, s->copies, s->trees);
+    s->device->event_record(s->rank->copied, s->copies);
+}
+
+int saver_copy(struct saver *s, struct fsdpck_error *err)
 {
     free(s->state);
     s->state = state_write(s->rank);
     if (!s->state)
         return fsdpck_error_nomem(err, 4096);
-    s->asked_ns = comm_now_ns();
+    s->requested_ns = comm_now_ns();
     s->result = (struct saver_result){ .step = s->rank->step };
-    s->device->event_record(s->updated, s->rank->compute->stream);
-    s->device->event_wait(s->updated, s->copies);
-    checkpoint_copy(s->rank, s->copies, s->trees);
-    s->device->event_record(s->rank->copied, s->copies);
+    if (s->rank->offload)
+        return checkpoint_keep(s->rank, s->trees[0], err);
+    copy_state(s);
+    return 0;
+}
+
+void saver_write(struct saver *s)
+{
     pthread_mutex_lock(&s->lock);
     s->phase = ASKED;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    return 0;
 }
 
 bool saver_is_busy(const struct saver *s)
@@ -222,7 +257,7 @@ bool saver_take(struct saver *s, bool wait, struct saver_result *out)
 {
     pthread_mutex_lock(&s->lock);
     if (wait)
-        wait_while_asked(s);
+        wait_while_requested(s);
     bool taken = s->phase == DONE;
     if (taken) {
         *out = s->result;

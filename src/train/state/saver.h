@@ -19,9 +19,10 @@ struct saver_result {
 
 int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err);
 void saver_free(struct saver *s); /* waits for the save in flight; NULL does nothing */
-uint64_t saver_nbytes(const struct layout *l);
-/* Starts a save. No save may be in flight. Every rank must call it for the same step. */
-int saver_start(struct saver *s, struct fsdpck_error *err);
+/* Copies the state to save. No save may be in flight. Every rank must call it for the same step. */
+int saver_copy(struct saver *s, struct fsdpck_error *err);
+/* Starts to write the copy. Called when the step is logged: a run that resumes from it does not log it again. */
+void saver_write(struct saver *s);
 bool saver_is_busy(const struct saver *s);
 /* Returns the result of the last save that was started, once. False: there is no result yet, or it has been taken.
  * wait: blocks until a save in flight has finished. */

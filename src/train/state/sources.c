@@ -4,6 +4,7 @@
 #include "state/sources.h"
 
 #include <fsdpck/lora.h>
+#include <fsdpck/packed.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,8 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
         return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src),
                                 "there is no tensor '%s', which %s for", name,
                                 adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
+    if (p->packed && !adapter) /* layout_make() has compared the shapes */
+        return 0;
     if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol)) {
         const uint64_t wanted[] = { (uint64_t)p->nrow, (uint64_t)p->ncol };
         char has[256], wants[64];
@@ -68,17 +71,26 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
     return 0;
 }
 
-int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                 struct fsdpck_error *err)
+int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out, struct fsdpck_error *err)
 {
-    char file[FILES_PATH];
+    const char *path = adapter ? job->config->lora.init_adapter : job->config->model;
+    char file[FILES_PATH], word[TRAIN_WORD_NBYTES];
     int rc = adapter ? files_join(file, path, "index.json", err) : 0;
     *out = NULL;
     if (!rc && adapter && access(file, F_OK) != 0) {
         rc = files_join(file, path, "adapter_model.safetensors", err);
         path = file;
     }
-    return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
+    if (!rc)
+        rc = fsdpck_source_open(path, NULL, &job->fs, out, err);
+    if (rc || adapter)
+        return rc;
+    rc = fsdpck_source_hold(*out, train_config_word("dtype.base", job->config->dtype.base, word), err);
+    if (rc == FSDPCK_ERR_UNSUPPORTED && job->config->dtype.base > TRAIN_BASE_BF16) {
+        err->hint[0] = '\0'; /* it speaks of options of fsdpck */
+        fsdpck_error_hint(err, "\"dtype\": {\"base\": \"as stored\"} takes the weights as the model's files hold them");
+    }
+    return rc;
 }
 
 /* --- copies --- */
@@ -224,7 +236,7 @@ static int mark_used(const struct job *job, struct fsdpck_source *src, bool adap
 static int account_adapter(const struct job *job, struct fsdpck_source *src, bool *used, struct fsdpck_error *err)
 {
     struct fsdpck_source *base;
-    int rc = sources_open(job->config->model, false, &job->fs, &base, err);
+    int rc = sources_open(job, false, &base, err);
     for (size_t i = 0; i < fsdpck_source_ntensors(src) && !rc; i++) {
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
         const struct param *p = used[i] ? NULL : copied_param(job, t->name);
@@ -234,7 +246,7 @@ static int account_adapter(const struct job *job, struct fsdpck_source *src, boo
         used[i] = true;
     }
     fsdpck_source_close(base);
-    return rc ? rc : fsdpck_lora_account(src, NULL, used, &job->fs, err);
+    return rc ? rc : fsdpck_lora_check_used(src, NULL, used, &job->fs, err);
 }
 
 /* transformers unties a head whose values differ from the embedding. */
@@ -293,11 +305,11 @@ static int account_base(const struct job *job, struct fsdpck_source *src, const 
     return rc;
 }
 
-static int check_source(const struct job *job, const char *path, bool adapter, struct fsdpck_error *err)
+static int check_source(const struct job *job, bool adapter, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
     bool *used = NULL;
-    int rc = sources_open(path, adapter, &job->fs, &src, err);
+    int rc = sources_open(job, adapter, &src, err);
     if (!rc && !(used = calloc(fsdpck_source_ntensors(src) + 1, sizeof *used)))
         rc = fsdpck_error_nomem(err, fsdpck_source_ntensors(src));
     if (!rc)
@@ -309,9 +321,18 @@ static int check_source(const struct job *job, const char *path, bool adapter, s
     return rc;
 }
 
+bool sources_has_weights(const struct job *job)
+{
+    struct fsdpck_source *src;
+    struct fsdpck_error err = { 0 };
+    const int rc = fsdpck_source_open(job->config->model, NULL, &job->fs, &src, &err);
+    fsdpck_source_close(src);
+    return rc != FSDPCK_ERR_UNSUPPORTED; /* files that cannot be read are weights too */
+}
+
 int job_check_sources(const struct job *job, struct fsdpck_error *err)
 {
-    const char *adapter = job->config->lora.enabled ? job->config->lora.init_adapter : NULL;
-    int rc = check_source(job, job->config->model, false, err);
-    return rc || !adapter ? rc : check_source(job, adapter, true, err);
+    const bool adapter = job->config->lora.enabled && job->config->lora.init_adapter;
+    int rc = check_source(job, false, err);
+    return rc || !adapter ? rc : check_source(job, true, err);
 }

@@ -6,9 +6,10 @@
 
 #include "rank/rank.h"
 
-/* adapter: path is the file of a PEFT folder, or a checkpoint; otherwise path is a model. */
-int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                 struct fsdpck_error *err);
+/* Opens the files of lora.init_adapter (adapter), or those of the model, with its weights as dtype.base says. */
+int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out, struct fsdpck_error *err);
+/* Lists the weights of the model that stay quantized, and gives a note about them. */
+int sources_packed(const struct job *job, struct packed_weights *out, struct fsdpck_error *err);
 /* True if the parameter is read from the adapter's files (adapter) or from the base's (!adapter). */
 bool sources_has(const struct job *job, const struct param *p, bool adapter);
 /* The parameter's name in those files. */
@@ -17,7 +18,11 @@ const char *sources_name(const struct param *p, bool adapter);
 int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out,
                  struct fsdpck_error *err);
 
+/* False if the folder of the model holds no weights at all. */
+bool sources_has_weights(const struct job *job);
 /* Called before the ranks start. Checks that all tensors exist with the right shapes, and reports all other tensors. */
 int job_check_sources(const struct job *job, struct fsdpck_error *err);
+/* Hash of samples of all tensors that the run reads, of the model and of lora.init_adapter. */
+int sources_hash(const struct job *job, uint64_t *out, struct fsdpck_error *err);
 
 #endif

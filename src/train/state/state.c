@@ -10,6 +10,7 @@
 #include <train/chat.h>
 #include <xxhash.h>
 
+#include "config/config_keys.h"
 #include "rank/schedule.h"
 #include "state/settings.h"
 
@@ -63,6 +64,54 @@ static uint64_t model_of(const struct model *m)
     return XXH3_64bits(parts, sizeof parts);
 }
 
+/* Whether a group has a dtype. */
+typedef bool has_fn(const struct layout *l, uint32_t group, enum kern_dtype dtype);
+
+static bool has_values(const struct layout *l, uint32_t group, enum kern_dtype dtype)
+{
+    return layout_dtype(l, group) == dtype;
+}
+
+static bool has_gradients(const struct layout *l, uint32_t group, enum kern_dtype dtype)
+{
+    for (size_t i = 0; i < l->nparams; i++)
+        if (l->params[i].group == group && l->params[i].trainable && l->params[i].reduce == dtype)
+            return true;
+    return false;
+}
+
+static const char *word_of(enum kern_dtype dtype, char word[TRAIN_WORD_NBYTES])
+{
+    return train_config_word("dtype.param", dtype == KERN_BF16 ? TRAIN_BF16 : TRAIN_FP32, word);
+}
+
+/* "bf16", or "bf16, and fp32 in model.embed_tokens, model.layers.2" where fsdp.policy says so. */
+static json_t *dtypes_of(const struct layout *l, enum kern_dtype most, has_fn *has)
+{
+    const enum kern_dtype other = most == KERN_BF16 ? KERN_F32 : KERN_BF16;
+    char word[TRAIN_WORD_NBYTES], *text = NULL;
+    size_t nbytes, nothers = 0;
+    FILE *f = open_memstream(&text, &nbytes);
+    if (!f)
+        return NULL;
+    fputs(word_of(most, word), f);
+    for (uint32_t g = 0; g < l->ngroups; g++) {
+        if (!has(l, g, other))
+            continue;
+        if (nothers++)
+            fputs(", ", f);
+        else
+            fprintf(f, ", and %s in ", word_of(other, word));
+        if (layout_is_end(l, g))
+            fputs(g == 0 ? "model.embed_tokens" : "model.norm", f);
+        else
+            fprintf(f, "model.layers.%u", g - 1);
+    }
+    json_t *out = fclose(f) ? NULL : json_string(text);
+    free(text);
+    return out;
+}
+
 /* Keys of hashes, with their names in earlier versions. */
 static const struct {
     const char *key, *before;
@@ -85,8 +134,10 @@ static json_t *fixed_of(const struct job *job)
     json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
     json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout, &job->model)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
-    settings_put_word(fixed, "dtype.param", c->dtype.param);
-    settings_put_word(fixed, "dtype.reduce", c->dtype.reduce);
+    const struct layout *l = &job->layout;
+    json_object_set_new(fixed, "dtype.param", dtypes_of(l, l->masters ? KERN_BF16 : KERN_F32, has_values));
+    json_object_set_new(fixed, "dtype.reduce",
+                        dtypes_of(l, c->dtype.reduce == TRAIN_BF16 ? KERN_BF16 : KERN_F32, has_gradients));
     settings_put_word(fixed, "dtype.output", c->dtype.output);
     return fixed;
 }
@@ -106,6 +157,11 @@ static json_t *free_of(const struct job *job)
     json_object_set_new(loose, "train.max_grad_norm", json_real(c->train.max_grad_norm));
     json_object_set_new(loose, "steps of the run", json_integer((json_int_t)job->nsteps));
     return loose;
+}
+
+uint64_t state_model_fingerprint(const struct job *job)
+{
+    return model_of(&job->model);
 }
 
 uint64_t state_fingerprint(const struct job *job)
@@ -169,6 +225,12 @@ int state_read_counts(const struct fsdpck_source *src, struct state_counts *coun
 int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct fsdpck_base *then = fsdpck_source_base(src);
+    const char *was_held = then && then->held ? then->held : "unquantized",
+               *is_held = r->base.held ? r->base.held : "unquantized";
+    if (strcmp(was_held, is_held) != 0)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                                "key 'dtype.base': its adapters belong to a base held so: %s; '%s' is held so: %s",
+                                was_held, r->job->config->model, is_held);
     if (r->base.ntensors != (then ? then->ntensors : 0))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
                                 "key 'model': its adapters belong to a base of %zu tensors, and '%s' has %zu",
@@ -217,6 +279,19 @@ bool state_read_date(const struct fsdpck_source *src, char *date, size_t nbytes)
     return good;
 }
 
+bool state_read_micro_batch(const struct fsdpck_source *src, uint64_t *nrows)
+{
+    struct fsdpck_error ignored = { 0 };
+    json_t *state = load(src, &ignored);
+    const json_int_t found =
+        json_integer_value(json_object_get(json_object_get(state, "told"), "train.micro_batch_size"));
+    json_decref(state);
+    if (found < 1 || (double)found > config_key_find("train.micro_batch_size")->max)
+        return false;
+    *nrows = (uint64_t)found;
+    return true;
+}
+
 /* Looks up a key by its name, or by its name in an earlier version. */
 static json_t *find_fixed(const json_t *fixed, const char *key)
 {
@@ -227,7 +302,7 @@ static json_t *find_fixed(const json_t *fixed, const char *key)
 }
 
 /* Lists every difference by its key in CONFIG.json. */
-static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed, struct settings_diff *list)
+static bool diff_fixed(const struct job *job, const json_t *state, json_t *fixed, struct settings_diff *list)
 {
     json_t *now = settings_of(job), *value;
     const char *key;
@@ -250,7 +325,7 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
     json_t *state = load(src, err), *fixed = fixed_of(job), *loose = free_of(job);
     struct settings_diff list = { 0 };
     int rc = state ? 0 : err->code;
-    if (!rc && tell_fixed(job, state, fixed, &list))
+    if (!rc && diff_fixed(job, state, fixed, &list))
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s",
                               list.text);
     if (!rc)
@@ -264,7 +339,7 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
     return rc;
 }
 
-void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list)
+void state_diff_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list)
 {
     struct fsdpck_error ignored = { 0 };
     json_t *state = load(src, &ignored), *now = settings_of(job);

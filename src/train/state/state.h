@@ -6,11 +6,13 @@
 #include "rank/rank.h"
 
 char *state_write(const struct rank *r); /* owned; NULL: out of memory */
+/* Hash of what the run takes from the model's config.json. */
+uint64_t state_model_fingerprint(const struct job *job);
 /* Hash of everything that must not differ between the ranks of a run. */
 uint64_t state_fingerprint(const struct job *job);
 struct settings_diff;
 /* Lists the keys of the config's lora that differ from those of the checkpoint. */
-void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list);
+void state_diff_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list);
 /* Rejects a checkpoint of another run, naming each key that differs. Notes allowed differences (learning rate,
  * length). */
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
@@ -18,6 +20,8 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
 int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err);
 /* The date in the run's data. Returns false if it has none. */
 bool state_read_date(const struct fsdpck_source *src, char *date, size_t nbytes);
+/* train.micro_batch_size of the run. Returns false if the checkpoint does not tell it. */
+bool state_read_micro_batch(const struct fsdpck_source *src, uint64_t *nrows);
 struct state_counts {
     uint64_t step, updates, last_update; /* as in struct rank */
 };

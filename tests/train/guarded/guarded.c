@@ -16,6 +16,7 @@ enum { NAP_NS = 500000000 };
 
 static struct {
     uint64_t breaks, syncs;
+    bool copies; /* only the streams of copies break, which run early */
 } device1;
 static int current; /* device of this process */
 
@@ -50,8 +51,10 @@ static bool order_is(const char *name)
 static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
 {
     struct kern_stream *inner;
-    if (index == 1)
+    if (index == 1) {
         device1.breaks = asked("FSDPTRAIN_GUARDED_BREAKS");
+        device1.copies = asked("FSDPTRAIN_GUARDED_BREAKS_COPIES") > 0;
+    }
     current = index;
     int rc = guarded_cpu()->stream_new(0, NULL, &inner, message);
     if (rc == KERN_OK && (rc = late_stream_new(inner, order_is(pool ? "slow" : "early"), out, message)) != KERN_OK)
@@ -83,7 +86,8 @@ static int stream_sync(struct kern_stream *s, char *message)
     const struct timespec nap = { 0, NAP_NS };
     if (order_is("slow") && !late_is_early(s))
         nanosleep(&nap, NULL);
-    if (device1.breaks && __atomic_add_fetch(&device1.syncs, 1, __ATOMIC_RELAXED) >= device1.breaks) {
+    if (device1.breaks && (late_is_early(s) || !device1.copies) &&
+        __atomic_add_fetch(&device1.syncs, 1, __ATOMIC_RELAXED) >= device1.breaks) {
         snprintf(message, KERN_MESSAGE_BYTES, "the device is gone");
         return KERN_ERR_DEVICE;
     }
@@ -98,7 +102,7 @@ static int stream_status(struct kern_stream *s, char *message)
 
 static const struct kern_device guarded_device = {
     .name = "cuda",
-    .apart = true,
+    .separate_memory = true,
     .row_unit = 1,
     .ops = &guarded_ops,
     .memory = &guarded_memory,

@@ -79,6 +79,7 @@ OF_STRUCT(swiglu_grad, kern_swiglu_grad, a->gate.data, a->up.data, a->dy.data, a
 OF_STRUCT(dora_norm, kern_dora_norm, a->w.data, a->a.data, a->b.data, a->norm)
 OF_STRUCT(dora_scale, kern_dora_scale, a->m, a->norm, a->u.data, a->bias.data, a->add.data, a->y.data)
 OF_STRUCT(dora_grad, kern_dora_grad, a->dy.data, a->u.data, a->norm, a->dm, a->scratch)
+OF_STRUCT(dequantize, kern_dequantize, a->rows, a->to.data)
 OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data)
 OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data)
 OF_INDEX(gather_rows)

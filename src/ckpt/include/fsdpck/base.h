@@ -20,7 +20,9 @@ struct fsdpck_base_tensor {
 };
 
 struct fsdpck_base {
-    const char *path;                         /* location of the base; absolute if it comes from a checkpoint */
+    const char *path; /* location of the base; absolute if it comes from a checkpoint */
+    const char
+        *held; /* how the tensors present its quantized weights, as for fsdpck_source_hold(); NULL: it has none */
     const struct fsdpck_base_tensor *tensors; /* (ntensors) */
     size_t ntensors;
 };

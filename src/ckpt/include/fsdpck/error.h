@@ -20,7 +20,7 @@ extern "C" {
 #define FSDPCK_PRINTF(fmt, args)
 #endif
 
-/* Every function that can fail returns 0 or one of these. */
+/* Every function that can fail returns 0 or one of these. The err of a function in these headers may be NULL. */
 enum fsdpck_code {
     FSDPCK_OK = 0,
     FSDPCK_ERR_USAGE = -1,       /* an invalid argument or option */
@@ -62,6 +62,12 @@ FSDPCK_API int fsdpck_error_nomem(struct fsdpck_error *err, size_t nbytes);
 /* Add a tensor's name or a hint to an error that is set. An existing one stays. */
 FSDPCK_API void fsdpck_error_tensor(struct fsdpck_error *err, const char *tensor);
 FSDPCK_API void fsdpck_error_hint(struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+
+/* The ending of a counted noun in a message: "" for 1, otherwise "s". */
+static inline const char *fsdpck_plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
 
 /* Writes "FILE[@OFFSET]: [tensor 'T': ]message" without the hint. Escapes unprintable characters; always terminates
  * with NUL. Returns buf. */

@@ -16,8 +16,12 @@ struct fsdpck_export_request {
         select; /* tree NULL: the only tree, or "model" if there are several; otherwise an error lists the trees */
     const char *assets; /* as in fsdpck_convert_request */
     bool force;
+    uint32_t vllm_ranks;       /* not 0: the folder is vLLM's sharded_state for tensor parallelism over so many ranks */
+    bool vllm_expert_parallel; /* each of them has some of the experts whole, not a part of each */
 };
 
+/* Writes the selected tensors and the assets, with buffers of at most opt->memory_nbytes. A failure leaves `out` as it
+ * was before the call. result may be NULL. */
 FSDPCK_API int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req,
                              const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,
                              struct fsdpck_error *err);

@@ -3,12 +3,15 @@
 #ifndef FSDPCK_FSDPCK_H
 #define FSDPCK_FSDPCK_H
 
+#include <fsdpck/average.h>
 #include <fsdpck/base.h>
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
+#include <fsdpck/doctor.h>
 #include <fsdpck/export.h>
 #include <fsdpck/lock.h>
 #include <fsdpck/lora.h>
+#include <fsdpck/packed.h>
 #include <fsdpck/save.h>
 #include <fsdpck/source.h>
 

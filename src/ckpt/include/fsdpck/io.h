@@ -13,9 +13,11 @@ extern "C" {
 enum fsdpck_open_flag {
     FSDPCK_OPEN_READ = 1 << 0,
     FSDPCK_OPEN_WRITE = 1 << 1,
-    FSDPCK_OPEN_CREATE = 1 << 2,   /* must not exist yet */
-    FSDPCK_OPEN_DIRECT = 1 << 3,   /* bypass the page cache; -EINVAL if the file system cannot */
-    FSDPCK_OPEN_DIRECTORY = 1 << 4 /* for fsync of a directory */
+    FSDPCK_OPEN_CREATE = 1 << 2,    /* must not exist yet */
+    FSDPCK_OPEN_DIRECT = 1 << 3,    /* bypass the page cache; -EINVAL if the file system cannot */
+    FSDPCK_OPEN_DIRECTORY = 1 << 4, /* for fsync of a directory */
+    FSDPCK_OPEN_UNNAMED = 1 << 5    /* a file without a name in the directory `path`: it is gone when it is closed;
+                                       -EOPNOTSUPP or -EISDIR if the file system cannot */
 };
 
 enum fsdpck_file_type { FSDPCK_FILE_REGULAR = 1, FSDPCK_FILE_DIRECTORY, FSDPCK_FILE_SYMLINK, FSDPCK_FILE_OTHER };
@@ -63,6 +65,8 @@ struct fsdpck_io {
     int (*lock_probe)(void *ctx, int fd); /* 1 if another holds a lock on the file, else 0; takes no lock */
     int (*random)(void *ctx, void *buf, size_t nbytes);
     int64_t (*now_ns)(void *ctx); /* wall clock, since 1970 */
+    /* 1 if the file system of the path has no other place than memory (tmpfs), else 0. NULL: not known. */
+    int (*in_memory)(void *ctx, const char *path);
 };
 
 /* POSIX (Linux); ctx is NULL. Changes no signal handler. A write beyond the process's file size limit (RLIMIT_FSIZE),

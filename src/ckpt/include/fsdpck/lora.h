@@ -10,6 +10,15 @@
 extern "C" {
 #endif
 
+/* Where the expert's number runs in lora_B of fused experts, [out, r * experts]: the shapes do not tell. */
+enum fsdpck_lora_expert_order {
+    FSDPCK_LORA_EXPERTS_UNSTATED, /* fastest, as PEFT writes it, if the configuration states a peft_version; else
+                                   * refused
+                                   */
+    FSDPCK_LORA_EXPERTS_FASTEST,
+    FSDPCK_LORA_EXPERTS_SLOWEST, /* as Unsloth wrote it until September 2026 */
+};
+
 /* Selects an adapter of a source and its scaling. All zero: the only adapter, scaled by the adapter_config.json among
  * the source's assets. */
 struct fsdpck_lora_choice {
@@ -17,19 +26,25 @@ struct fsdpck_lora_choice {
     const char *config;  /* path of its adapter_config.json, or NULL: the source's own */
     bool has_alpha;
     double alpha; /* lora_alpha, if there is no adapter_config.json; refused if an adapter_config.json contradicts it */
+    enum fsdpck_lora_expert_order order; /* of fused experts */
 };
 
 enum fsdpck_lora_style {
-    FSDPCK_LORA_PEFT,      /* folder: adapter_model.safetensors, adapter_config.json */
-    FSDPCK_LORA_DIFFUSERS, /* folder: pytorch_lora_weights.safetensors; or one file */
-    FSDPCK_LORA_KOHYA,     /* one file: lora_unet_….lora_down.weight, .alpha */
-    FSDPCK_LORA_COMFY      /* one file: diffusion_model.….lora_A.weight, .alpha */
+    FSDPCK_LORA_PEFT,       /* folder: adapter_model.safetensors, adapter_config.json; fused experts as in PEFT_FUSED */
+    FSDPCK_LORA_DIFFUSERS,  /* folder: pytorch_lora_weights.safetensors; or one file */
+    FSDPCK_LORA_KOHYA,      /* one file: lora_unet_….lora_down.weight, .alpha */
+    FSDPCK_LORA_COMFY,      /* one file: diffusion_model.….lora_A.weight, .alpha */
+    FSDPCK_LORA_VLLM,       /* folder as of PEFT, with a pair of matrices for each expert */
+    FSDPCK_LORA_PEFT_FUSED, /* folder as of PEFT 0.19.1 and later, with one pair for all experts (target_parameters) */
+    FSDPCK_LORA_SGLANG      /* folder as of PEFT, with one pair in three dimensions for all experts */
 };
 
 struct fsdpck_export_lora_request {
     const char *out;
     enum fsdpck_lora_style style;
     struct fsdpck_lora_choice choice;
+    const char *base; /* FSDPCK_LORA_VLLM, fused experts: folder of the model, whose config.json names the family; or
+                         NULL */
     struct fsdpck_select select; /* tree NULL: as fsdpck_export(); rename: applies before names are parsed */
     bool force;
 };
@@ -38,8 +53,8 @@ struct fsdpck_export_lora_request {
  * the tensors that it read. An unused tensor of the source's model tree may belong to another adapter, or to the frozen
  * model in a training checkpoint: opt->note gives their number. Any other unused tensor is FSDPCK_ERR_UNSUPPORTED,
  * which names it. adapter: as in struct fsdpck_lora_choice. Reads names only. */
-FSDPCK_API int fsdpck_lora_account(struct fsdpck_source *src, const char *adapter, const bool *used,
-                                   const struct fsdpck_options *opt, struct fsdpck_error *err);
+FSDPCK_API int fsdpck_lora_check_used(struct fsdpck_source *src, const char *adapter, const bool *used,
+                                      const struct fsdpck_options *opt, struct fsdpck_error *err);
 
 /* Gathers an adapter from any sharding and writes it. Reads metadata and the adapter's bytes only. Returns
  * FSDPCK_ERR_FORMAT, _MISSING or _UNSUPPORTED for an A without B, ranks or shapes that do not fit, NaN or infinity, a

@@ -22,7 +22,8 @@ struct fsdpck_select {
     const char *const *exclude; /* (nexclude) none may match the name */
     size_t nexclude;
     const struct fsdpck_pair
-        *rename; /* (nrename) prefix FROM=TO, after include and exclude; the first that matches applies */
+        *rename; /* (nrename) after include and exclude. "*FROM"=TO replaces FROM wherever it stands, each of them in
+                    order; then FROM=TO replaces a prefix, the first that matches */
     size_t nrename;
     const struct fsdpck_pair
         *alias; /* (nalias) NEW=OLD: list a stored tensor under a second name (names after renaming) */

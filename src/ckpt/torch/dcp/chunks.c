@@ -170,7 +170,7 @@ static int check_cover(struct join *j, const struct dcp_tensor *t)
 }
 
 /* Takes the cost of n boxes of this tensor from the budget, before allocating them. */
-static int spend(struct join *j, uint64_t nboxes)
+static int charge(struct join *j, uint64_t nboxes)
 {
     uint64_t cost = nboxes * (j->ndim + 1);
     if (cost > j->r->budget)
@@ -184,7 +184,7 @@ static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
 {
     uint64_t listed = fsdpck_pickle_count(j->r->p, list), stored = j->e->nstored,
              most = listed > stored ? listed : stored;
-    int rc = spend(j, listed + stored);
+    int rc = charge(j, listed + stored);
     if (rc)
         return rc;
     j->boxes = malloc((listed + 1) * (2 * j->ndim + 1) * sizeof *j->boxes);

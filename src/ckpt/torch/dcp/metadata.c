@@ -77,11 +77,11 @@ static void put_memo(struct fsdpck_dcp_writer *w, const char ops[2], uint64_t nu
     fsdpck_put32(b + 1, (uint32_t)number);
     fsdpck_text_add(&w->text, b, number > 255 ? 5 : 2);
 }
-static void put_store(struct fsdpck_dcp_writer *w, uint64_t number)
+static void put_put(struct fsdpck_dcp_writer *w, uint64_t number)
 {
     put_memo(w, "qr", number);
 }
-static void put_recall(struct fsdpck_dcp_writer *w, uint64_t number)
+static void put_get(struct fsdpck_dcp_writer *w, uint64_t number)
 {
     put_memo(w, "hj", number);
 }
@@ -95,18 +95,18 @@ static void put_text(struct fsdpck_dcp_writer *w, const char *s)
 }
 
 /* Returns true if the fixed value is in the memo, and recalls it; otherwise marks it as present. */
-static bool recall(struct fsdpck_dcp_writer *w, unsigned number)
+static bool get_memo(struct fsdpck_dcp_writer *w, unsigned number)
 {
     bool known = w->known >> number & 1;
     if (known)
-        put_recall(w, number);
+        put_get(w, number);
     w->known |= UINT64_C(1) << number;
     return known;
 }
 
 static void put_fixed(struct fsdpck_dcp_writer *w, enum fixed f)
 {
-    if (recall(w, f))
+    if (get_memo(w, f))
         return;
     if (f >= KEY_PROPERTIES)
         put_text(w, fixed_text[f]);
@@ -118,7 +118,7 @@ static void put_fixed(struct fsdpck_dcp_writer *w, enum fixed f)
         put_int(w, 0); /* contiguous */
     if (f == LAYOUT || f == MEMORY_FORMAT)
         put(w, "\x85R");
-    put_store(w, f);
+    put_put(w, f);
 }
 
 static void put_string(struct fsdpck_dcp_writer *w, const char *s)
@@ -129,11 +129,11 @@ static void put_string(struct fsdpck_dcp_writer *w, const char *s)
         return;
     }
     if (old != SIZE_MAX) {
-        put_recall(w, old);
+        put_get(w, old);
         return;
     }
     put_text(w, s);
-    put_store(w, next);
+    put_put(w, next);
 }
 
 static void put_size(struct fsdpck_dcp_writer *w, uint32_t ndim, const uint64_t *values)
@@ -158,7 +158,7 @@ static void put_properties(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype)
     unsigned number = PROPERTIES_OF + (unsigned)dtype;
     put_fixed(w, PROPERTIES_CLASS);
     put(w, ")\x81");
-    if (!recall(w, number)) {
+    if (!get_memo(w, number)) {
         put(w, "(ctorch\n");
         put(w, fsdpck_dtype_info(dtype)->name);
         put(w, "\n");
@@ -166,7 +166,7 @@ static void put_properties(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype)
         put(w, "\x89");
         put_fixed(w, MEMORY_FORMAT);
         put(w, "\x89t");
-        put_store(w, number);
+        put_put(w, number);
     }
     put(w, "b");
 }

@@ -107,7 +107,7 @@ int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct
                            const struct dcp_tensor *found)
 {
     uint32_t ordinal;
-    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
+    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->rank, name, path, npath, dtype, ndim, shape, &ordinal);
     for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
         const struct dcp_chunk *chunk = &found->chunks[i];
         struct fsdpck_stored_box piece = { .tensor = ordinal,

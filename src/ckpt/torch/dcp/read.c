@@ -78,22 +78,22 @@ static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dty
     return true;
 }
 
-/* Finds the tensor that stores the same bytes as d; *twin is SIZE_MAX if there is none. */
-static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
-                     const struct dcp_tensor *d, size_t *twin)
+/* Finds the tensor that stores the same bytes as d; *target is SIZE_MAX if there is none. */
+static int find_alias(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
+                      const struct dcp_tensor *d, size_t *target)
 {
     char key[64];
-    *twin = SIZE_MAX;
+    *target = SIZE_MAX;
     if (!d->nchunks)
         return 0;
     snprintf(key, sizeof key, "%" PRIu32 "@%" PRIu64, d->chunks[0].file, d->chunks[0].item);
-    size_t old = fsdpck_names_find(&r->places, key);
+    size_t old = fsdpck_names_find(&r->locations, key);
     if (old != SIZE_MAX) {
-        *twin = is_same(r, old, dtype, ndim, shape, d) ? old : SIZE_MAX;
+        *target = is_same(r, old, dtype, ndim, shape, d) ? old : SIZE_MAX;
         return 0;
     }
     char *copy = fsdpck_arena_strndup(&r->scratch, key, strlen(key), r->err);
-    return copy ? fsdpck_names_add(&r->places, copy, r->src->tensors.count, &old, r->err) : FSDPCK_ERR_NOMEM;
+    return copy ? fsdpck_names_add(&r->locations, copy, r->src->tensors.count, &old, r->err) : FSDPCK_ERR_NOMEM;
 }
 
 static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const char *name,
@@ -103,7 +103,7 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
     uint64_t shape[FSDPCK_MAX_DIMS], nelem, nbytes;
     uint32_t ndim;
     struct dcp_tensor found = { 0 };
-    size_t twin;
+    size_t target;
     int rc = read_properties(r, name, e->value, &dtype);
     if (rc)
         return rc;
@@ -116,13 +116,13 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
         return rc;
     if (r->catalogue)
         return fsdpck_dcp_rank_tensor(r, name, path, npath, dtype, ndim, shape, &found);
-    if ((rc = find_twin(r, dtype, ndim, shape, &found, &twin)))
+    if ((rc = find_alias(r, dtype, ndim, shape, &found, &target)))
         return rc;
     struct dcp_tensor *d = fsdpck_vec_push(&r->tensors, r->err);
     if (!d)
         return FSDPCK_ERR_NOMEM;
-    if (twin != SIZE_MAX)
-        return fsdpck_source_add_alias(r->src, r->file, name, path, npath, twin, r->err);
+    if (target != SIZE_MAX)
+        return fsdpck_source_add_alias(r->src, r->file, name, path, npath, target, r->err);
     *d = found;
     return fsdpck_source_add_tensor(r->src, r->file, name, path, npath, dtype, ndim, shape, r->err) ? 0 : r->err->code;
 }
@@ -220,7 +220,7 @@ static size_t entry_of(const struct dcp_reading *r, size_t i)
     return name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
 }
 
-/* Groups storage_data by name: counts first, then places. */
+/* Groups storage_data by name: counts first, then positions. */
 static int list_storage(struct dcp_reading *r, fsdpck_node dict)
 {
     if (fsdpck_pickle_type(r->p, dict) != FSDPCK_PICKLE_DICT)
@@ -272,7 +272,7 @@ static void skip_reshaped(struct dcp_reading *r, fsdpck_node dict)
     snprintf(line, sizeof line,
              "%zu tensor%s of Megatron's optimizer, '%.300s' the first, left out: cut along flattened elements, which "
              "is not supported",
-             n, n == 1 ? "" : "s", first ? first : "");
+             n, fsdpck_plural(n), first ? first : "");
     if (n && r->src->opt.note)
         r->src->opt.note(r->src->opt.ctx, line);
 }
@@ -325,7 +325,7 @@ int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsd
                              .dcp = dcp,
                              .folder = doc->folder,
                              .catalogue = doc->catalogue,
-                             .part = doc->rank,
+                             .rank = doc->rank,
                              .file = doc->file,
                              .p = p,
                              .err = err ? err : &own,
@@ -339,7 +339,7 @@ int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsd
     free(r.stored);
     fsdpck_names_free(&r.names);
     fsdpck_names_free(&r.files);
-    fsdpck_names_free(&r.places);
+    fsdpck_names_free(&r.locations);
     fsdpck_arena_free(&r.scratch);
     fsdpck_vec_free(&r.tensors);
     return rc;

@@ -20,7 +20,7 @@ struct dcp_reading {
     const char *folder; /* of the files that it names, relative to the source's folder; "" for the source's folder */
     struct fsdpck_catalogue
         *catalogue;   /* collects the tensors of several ranks' metadata; NULL: this one is complete */
-    uint32_t part;    /* the rank whose metadata it is, in catalogue */
+    uint32_t rank;    /* the rank whose metadata it is, in catalogue */
     const char *file; /* .metadata, for messages */
     const struct fsdpck_pickle *p;
     struct fsdpck_error *err;
@@ -31,7 +31,7 @@ struct dcp_reading {
     uint64_t *stored;          /* positions in storage_data, grouped by entry */
     struct fsdpck_names files; /* relative path -> ordinal */
     struct fsdpck_names
-        places; /* "file@offset" of each tensor's first chunk -> ordinal: finds names that share their bytes */
+        locations; /* "file@offset" of each tensor's first chunk -> ordinal: finds names that share their bytes */
     struct fsdpck_arena scratch;
     struct fsdpck_vec tensors; /* struct dcp_tensor, parallel to src->tensors */
     uint64_t budget; /* number of box integers that may still be read. A pickle can list one chunk a million times;

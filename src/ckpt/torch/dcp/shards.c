@@ -227,7 +227,7 @@ static int join(struct shards *s)
     return rc;
 }
 
-static void say_count(const struct shards *s)
+static void note_nranks(const struct shards *s)
 {
     char line[160];
     if (!s->src->opt.note)
@@ -248,7 +248,7 @@ int fsdpck_dcp_read_shards(struct fsdpck_source *src, struct dcp *dcp, struct fs
     if (!rc)
         rc = join(&s);
     if (!rc)
-        say_count(&s);
+        note_nranks(&s);
     if (!rc)
         rc = fsdpck_assets_scan(src, src->path, err);
     fsdpck_list_free(s.names, s.nnames);

@@ -11,6 +11,7 @@
 #include "tensor/box.h"
 #include "base/ioutil.h"
 #include "hf/assets.h"
+#include "torch/dcp/common.h"
 #include "torch/dcp/shards.h"
 
 #define MAX_METADATA_NBYTES (4ull << 30)
@@ -190,10 +191,22 @@ static bool holds(const struct fsdpck_source *src, const char *folder, const cha
     return there;
 }
 
+/* None of the trainer's values is copied; one of them says how the norms are stored. */
+static int read_common(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
+{
+    struct fsdpck_megatron_common common;
+    int rc = fsdpck_megatron_common_read(src, folder, &common, err);
+    src->norms_plus_one = !rc && common.norms_plus_one;
+    return rc;
+}
+
 /* Saves without coordination have one __R.metadata per rank. */
 static int read_folder(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
 {
     struct fsdpck_dcp_document doc = { .folder = folder };
+    int rc = read_common(src, folder, err);
+    if (rc)
+        return rc;
     if (!holds(src, folder, ".metadata") && holds(src, folder, "__0.metadata"))
         return fsdpck_dcp_read_ranks(src, src->impl, folder, err);
     return fsdpck_dcp_read_document(src, src->impl, ".metadata", &doc, err);
@@ -226,6 +239,12 @@ static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_er
         return read_folder(src, "", err);
     if (src->io->list(src->io->ctx, src->path, match_rank, NULL) > 0)
         return fsdpck_dcp_read_ranks(src, dcp, "", err);
+    char *latest = fsdpck_megatron_latest(src->io, src->path);
+    const int rc = latest ? read_folder(src, latest, err) : 0;
+    const bool megatron = latest != NULL;
+    free(latest);
+    if (megatron)
+        return rc;
     if (holds(src, FSDPCK_DCP_FIRST_PART, ".metadata"))
         return read_parts(src, err);
     if (src->io->list(src->io->ctx, src->path, match_shard, NULL) > 0) {

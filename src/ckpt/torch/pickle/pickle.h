@@ -36,7 +36,8 @@ typedef uint32_t fsdpck_node;
 
 struct fsdpck_pickle; /* a parsed document */
 
-/* allowed: NULL-terminated list of "module name"; an entry "module *" allows every plain name of that module. */
+/* allowed: NULL-terminated list of "module name"; an entry "module *" allows every plain name of that module,
+ * "module.* *" those of all modules below it. */
 int fsdpck_pickle_parse(const char *file, uint64_t base, const void *data, size_t nbytes, const char *const *allowed,
                         struct fsdpck_pickle **out, struct fsdpck_error *err);
 void fsdpck_pickle_free(struct fsdpck_pickle *p);

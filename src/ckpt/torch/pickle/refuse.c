@@ -6,12 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
+/* An entry "module.* *" allows plain names of all modules below that one. */
+static bool is_below(const char *entry, const char *key)
+{
+    const char *star = strstr(entry, ".* *");
+    return star && star[4] == '\0' && strncmp(entry, key, (size_t)(star - entry) + 1) == 0;
+}
+
 /* Returns the position of "module name" in the allowed list, or SIZE_MAX. An entry "module *" allows names without
  * dots. */
 static size_t find_allowed(const char *const *allowed, const char *key, size_t module_nbytes, bool *wild)
 {
     for (size_t i = 0; allowed[i]; i++) {
-        *wild = !strncmp(allowed[i], key, module_nbytes + 1) && !strcmp(allowed[i] + module_nbytes + 1, "*");
+        *wild = is_below(allowed[i], key) ||
+                (!strncmp(allowed[i], key, module_nbytes + 1) && !strcmp(allowed[i] + module_nbytes + 1, "*"));
         if (!strcmp(allowed[i], key) || (*wild && !strchr(key + module_nbytes + 1, '.')))
             return i;
     }

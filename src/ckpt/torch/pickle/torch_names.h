@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What pickles of torch call its element types, for lists of allowed names. */
+/* The names of torch's element types in pickles, for lists of allowed names. */
 #ifndef CKPT_TORCH_NAMES_H
 #define CKPT_TORCH_NAMES_H
 

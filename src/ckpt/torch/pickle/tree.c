@@ -75,7 +75,7 @@ fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_t
 }
 
 /* Records that `child` is now part of `parent`. */
-static bool adopt(struct fsdpck_pickle *p, fsdpck_node parent, fsdpck_node child)
+static bool attach(struct fsdpck_pickle *p, fsdpck_node parent, fsdpck_node child)
 {
     if (child == FSDPCK_NO_NODE)
         return true;
@@ -96,7 +96,7 @@ static bool adopt(struct fsdpck_pickle *p, fsdpck_node parent, fsdpck_node child
 fsdpck_node fsdpck_pickle_new_pair(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, fsdpck_node a, fsdpck_node b)
 {
     fsdpck_node n = fsdpck_pickle_new_node(p, type);
-    if (n == FSDPCK_NO_NODE || !adopt(p, n, a) || !adopt(p, n, b))
+    if (n == FSDPCK_NO_NODE || !attach(p, n, a) || !attach(p, n, b))
         return FSDPCK_NO_NODE;
     struct pickle_node *node = pickle_node(p, n);
     node->count = FSDPCK_NO_NODE; /* no state yet */
@@ -147,7 +147,7 @@ bool fsdpck_pickle_append(struct fsdpck_pickle *p, fsdpck_node container, const 
     if (!make_room(p, container, count))
         return false;
     for (size_t i = 0; i < count; i++)
-        if (!adopt(p, container, children[i]))
+        if (!attach(p, container, children[i]))
             return false;
     struct pickle_node *node = pickle_node(p, container);
     memcpy((fsdpck_node *)p->children.data + node->as.first + node->count, children, count * sizeof *children);
@@ -177,7 +177,7 @@ bool fsdpck_pickle_set_state(struct fsdpck_pickle *p, fsdpck_node object, fsdpck
                     "an object gets its state after it was put into another value (or into itself)");
     if (pickle_node(p, object)->count != FSDPCK_NO_NODE)
         return fail(p, FSDPCK_ERR_FORMAT, "an object gets its state twice");
-    if (!adopt(p, object, state))
+    if (!attach(p, object, state))
         return false;
     pickle_node(p, object)->count = state;
     return true;

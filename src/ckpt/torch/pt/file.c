@@ -29,7 +29,7 @@ struct pt_value {
     bool differs; /* ranks differ, and a note was given */
 };
 
-static void say(const struct fsdpck_pt_reading *r, const char *name, const char *what)
+static void note(const struct fsdpck_pt_reading *r, const char *name, const char *what)
 {
     char line[512];
     if (!r->src->opt.note)
@@ -52,8 +52,8 @@ static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct
     int rc = fsdpck_tensor_node_read(r->archive.pickle, n, &t, &why);
     if (rc)
         return fsdpck_pt_fail(r, rc, name, why);
-    if ((rc = fsdpck_pt_place(r, name, &t, &piece, &record)) ||
-        (rc = fsdpck_catalogue_tensor(&r->catalogue, fsdpck_pt_path(r), fsdpck_pt_part(r), name, path, npath, t.dtype,
+    if ((rc = fsdpck_pt_locate(r, name, &t, &piece, &record)) ||
+        (rc = fsdpck_catalogue_tensor(&r->catalogue, fsdpck_pt_path(r), fsdpck_pt_rank(r), name, path, npath, t.dtype,
                                       t.ndim, t.size, &piece.tensor)))
         return rc;
     if (t.ndim)
@@ -64,12 +64,12 @@ static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct
             return fsdpck_pt_fail(
                 r, FSDPCK_ERR_UNSUPPORTED, name,
                 "is not the same on all ranks, and is no DTensor that says which part of it each rank has");
-        say(r, name, "is not the same on all ranks: the lowest rank's is taken");
+        note(r, name, "is not the same on all ranks: the lowest rank's is taken");
     }
     return fsdpck_catalogue_add_box(&r->catalogue, &piece);
 }
 
-static int on_tensor(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
+int fsdpck_pt_add_tensor(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
 {
     struct fsdpck_pt_reading *r = ctx;
     if (fsdpck_dtensor_node_is(r->archive.pickle, n))
@@ -89,7 +89,7 @@ static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct
             return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, name, "is listed twice");
         bool same = values[old].nbytes == text->nbytes && memcmp(values[old].pickle, text->data, text->nbytes) == 0;
         if (!same && !values[old].differs)
-            say(r, name, "is not the same on all ranks: the lowest rank's is taken");
+            note(r, name, "is not the same on all ranks: the lowest rank's is taken");
         values[old].differs |= !same;
         return 0;
     }
@@ -105,7 +105,7 @@ static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct
     return fsdpck_names_add(&r->values, item->pub.name, r->src->items.count - 1, &old, r->err);
 }
 
-static int on_value(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
+int fsdpck_pt_add_value(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
 {
     struct fsdpck_pt_reading *r = ctx;
     struct fsdpck_text text = { 0 };
@@ -218,43 +218,58 @@ static int check_kind(struct fsdpck_pt_reading *r)
     return rc;
 }
 
-static int read_open(struct fsdpck_pt_reading *r)
+int fsdpck_pt_add_tree(struct fsdpck_pt_reading *r, fsdpck_node root, const char *tree)
 {
-    const struct fsdpck_zip_record *pickle = fsdpck_zip_find(&r->archive.zip, "data.pkl");
-    struct fsdpck_pt_walk walk = { .p = r->archive.pickle,
-                                   .file = fsdpck_pt_path(r),
-                                   .nbytes = pickle->nbytes,
-                                   .tree = r->tree,
-                                   .tensor = on_tensor,
-                                   .value = on_value,
-                                   .ctx = r,
-                                   .err = r->err };
-    r->value_nbytes = MAX_VALUE_EXPANSION * pickle->nbytes + 65536;
-    int rc = list_records(r);
-    return rc ? rc : fsdpck_pt_walk(&walk);
+    const struct fsdpck_pt_walk walk = { .p = r->archive.pickle,
+                                         .file = fsdpck_pt_path(r),
+                                         .nbytes = fsdpck_zip_find(&r->archive.zip, "data.pkl")->nbytes,
+                                         .root = root,
+                                         .tree = tree,
+                                         .tensor = fsdpck_pt_add_tensor,
+                                         .value = fsdpck_pt_add_value,
+                                         .ctx = r,
+                                         .err = r->err };
+    return fsdpck_pt_walk(&walk);
 }
 
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name,
-                   const struct fsdpck_pt_rank_file *part)
+int fsdpck_pt_file_open(struct fsdpck_pt_reading *r, const char *path, const char *name,
+                        const struct fsdpck_pt_rank_file *role)
 {
-    const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names,
+    const struct fsdpck_archive_terms terms = { .allowed = r->allowed,
                                                 .max_nbytes = MAX_PICKLE_NBYTES,
                                                 .check_crc = !r->src->opt.no_verify };
-    int rc = fsdpck_source_add_file(r->src, path, name, part ? part->rank : -1, &r->file, r->err);
+    int rc = fsdpck_source_add_file(r->src, path, name, role ? role->rank : -1, &r->file, r->err);
     if (rc)
         return rc;
     uint64_t nbytes = source_files(r->src)[r->file].pub.nbytes;
-    r->rank = part ? part->rank : -1;
-    r->nranks = part ? part->nranks : 0;
-    r->tree = part ? part->tree : NULL;
-    r->per_rank = part && part->per_rank;
+    r->rank = role ? role->rank : -1;
+    r->nranks = role ? role->nranks : 0;
+    r->tree = role ? role->tree : NULL;
+    r->per_rank = role && role->per_rank;
     r->mesh.node = FSDPCK_NO_NODE;
     r->file_nbytes += nbytes;
     if ((rc = check_kind(r)) || (rc = fsdpck_archive_open(r->src, r->file, 0, nbytes, &terms, &r->archive, r->err)))
         return rc;
-    rc = read_open(r);
+    r->value_nbytes = MAX_VALUE_EXPANSION * fsdpck_zip_find(&r->archive.zip, "data.pkl")->nbytes + 65536;
+    if ((rc = list_records(r)))
+        fsdpck_pt_file_close(r);
+    return rc;
+}
+
+void fsdpck_pt_file_close(struct fsdpck_pt_reading *r)
+{
     fsdpck_names_free(&r->records);
     fsdpck_archive_free(&r->archive);
+}
+
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name,
+                   const struct fsdpck_pt_rank_file *role)
+{
+    int rc = fsdpck_pt_file_open(r, path, name, role);
+    if (rc)
+        return rc;
+    rc = fsdpck_pt_add_tree(r, fsdpck_pickle_root(r->archive.pickle), r->tree);
+    fsdpck_pt_file_close(r);
     return rc;
 }
 
@@ -263,7 +278,9 @@ int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *na
 int fsdpck_pt_begin(struct fsdpck_pt_reading *r, struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_pt *pt = calloc(1, sizeof *pt);
-    *r = (struct fsdpck_pt_reading){ .src = src, .pt = pt, .err = err, .plain = FSDPCK_VEC(struct fsdpck_pt_plain) };
+    *r = (struct fsdpck_pt_reading){
+        .src = src, .pt = pt, .err = err, .allowed = fsdpck_pt_names, .plain = FSDPCK_VEC(struct fsdpck_pt_plain)
+    };
     if (!pt)
         return fsdpck_error_nomem(err, sizeof *pt);
     pthread_mutex_init(&pt->dcp.lock, NULL);

@@ -25,8 +25,8 @@ int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, cons
     return r->err->code;
 }
 
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
-                    struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record)
+int fsdpck_pt_locate(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
+                     struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record)
 {
     char key[300], text[512];
     uint64_t item_nbytes = fsdpck_dtype_info(t->dtype)->nbytes, nbytes, nelem;
@@ -65,7 +65,7 @@ int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct 
     return 0;
 }
 
-uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r)
+uint32_t fsdpck_pt_rank(const struct fsdpck_pt_reading *r)
 {
     return r->rank < 0 ? 0 : (uint32_t)r->rank;
 }

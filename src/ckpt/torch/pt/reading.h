@@ -34,6 +34,7 @@ struct fsdpck_pt_reading {
     struct fsdpck_catalogue catalogue;
     struct fsdpck_names values;          /* of items: name -> ordinal */
     struct fsdpck_error *err;            /* never NULL */
+    const char *const *allowed;          /* names that the pickles may contain */
     uint64_t file_nbytes, tensor_nbytes; /* of all files so far */
     struct fsdpck_vec plain;             /* struct fsdpck_pt_plain, by ordinal in the catalogue */
     /* The file being read. */
@@ -54,8 +55,9 @@ const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r);
 /* Fills err with file and tensor (name may be NULL) and returns the code. */
 int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what);
 /* Locates a tensor in the current file; out->strides points into t. */
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
-                    struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record);
-uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* how the catalogue distinguishes the files of one set */
+int fsdpck_pt_locate(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
+                     struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record);
+/* Returns the rank of the current file, for the catalogue; 0 if the file is independent. */
+uint32_t fsdpck_pt_rank(const struct fsdpck_pt_reading *r);
 
 #endif

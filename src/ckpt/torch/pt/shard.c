@@ -47,7 +47,7 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
     int rc = fsdpck_tensor_node_read(p, s->d.rank_tensor, &t, &why);
     if (rc || (t.dtype != FSDPCK_INT32 && t.dtype != FSDPCK_INT64))
         return fail(s, FSDPCK_ERR_FORMAT, "the ranks of its mesh are no tensor of integers");
-    if ((rc = fsdpck_pt_place(s->r, s->name, &t, &where, &record)))
+    if ((rc = fsdpck_pt_locate(s->r, s->name, &t, &where, &record)))
         return rc;
     const struct fsdpck_extent e = { .file = where.file, .payload = where.payload, .crc = where.crc };
     if ((rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e,
@@ -219,8 +219,8 @@ static int add(struct shard *s, const struct fsdpck_key *path, uint32_t npath, f
     if (s->r->rank < 0 && !is_whole(&s->d))
         return fail(s, FSDPCK_ERR_UNSUPPORTED,
                     "is one rank's shard of a DTensor; give the folder with the files of all ranks "
-                    "(model_world_size_N_rank_R.pt)");
-    if ((rc = fsdpck_pt_place(s->r, s->name, &s->t, &s->piece, &record)) ||
+                    "(model_world_size_N_rank_R.pt, or ITEM_R.pt with --from ranks)");
+    if ((rc = fsdpck_pt_locate(s->r, s->name, &s->t, &s->piece, &record)) ||
         (s->r->rank >= 0 && (rc = find_coordinate(s, coordinate))))
         return rc;
     s->boxes = (struct fsdpck_vec){ NULL, 0, 0, (2 * s->d.ndim + 1) * sizeof(uint64_t) };
@@ -228,9 +228,9 @@ static int add(struct shard *s, const struct fsdpck_key *path, uint32_t npath, f
         return s->r->err->code ? s->r->err->code
                                : fail(s, FSDPCK_ERR_LIMIT, "its strided shards have too many stripes");
     if ((rc = check_local(s)) ||
-        (rc = fsdpck_catalogue_tensor(&s->r->catalogue, fsdpck_pt_path(s->r), fsdpck_pt_part(s->r), s->name, path,
+        (rc = fsdpck_catalogue_tensor(&s->r->catalogue, fsdpck_pt_path(s->r), fsdpck_pt_rank(s->r), s->name, path,
                                       npath, s->d.dtype, s->d.ndim, s->d.shape, &s->piece.tensor)) ||
-        (rc = fsdpck_catalogue_placed(&s->r->catalogue, s->piece.tensor, &s->d.mesh, s->d.placements)))
+        (rc = fsdpck_catalogue_set_placements(&s->r->catalogue, s->piece.tensor, &s->d.mesh, s->d.placements)))
         return rc;
     return add_pieces(s);
 }

@@ -4,8 +4,8 @@
 #include "torch/zip/verify.h"
 
 /* Finds the first tensor whose elements begin in the record, and its rows if known. */
-static void blame(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
-                  struct fsdpck_problem *problem)
+static void find_tensor(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
+                        struct fsdpck_problem *problem)
 {
     const struct dcp *dcp = src->impl;
     for (size_t i = 0; i < src->tensors.count; i++) {
@@ -27,7 +27,7 @@ int fsdpck_pt_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn re
                      struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_zip_check c = {
-        .src = src, .report = report, .ctx = report_ctx, .result = result, .err = err, .blame = blame
+        .src = src, .report = report, .ctx = report_ctx, .result = result, .err = err, .find_tensor = find_tensor
     };
     result->hashed = false;
     if (src->opt.note)

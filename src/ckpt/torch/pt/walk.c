@@ -34,7 +34,7 @@ static bool is_dict(const struct walk *k, fsdpck_node n)
             !fsdpck_pickle_count(k->w->p, fsdpck_pickle_child(k->w->p, n, 1)));
 }
 
-static int spend(struct walk *k, uint64_t steps)
+static int charge(struct walk *k, uint64_t steps)
 {
     if (steps > k->budget)
         return fsdpck_error_set(k->w->err, FSDPCK_ERR_LIMIT, k->w->file,
@@ -44,11 +44,11 @@ static int spend(struct walk *k, uint64_t steps)
 }
 
 /* *out: walk into the list or tuple, because it contains a tensor at any depth, or (a list, through lists) a dict. */
-static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
+static int has_tensor_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
 {
     const struct fsdpck_pickle *p = k->w->p;
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
-    int rc = spend(k, 1);
+    int rc = charge(k, 1);
     *out = false;
     if (rc || is_tensor(k, n)) {
         *out = !rc;
@@ -61,7 +61,7 @@ static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
     if (type != FSDPCK_PICKLE_LIST && type != FSDPCK_PICKLE_TUPLE && type != FSDPCK_PICKLE_DICT)
         return 0;
     for (size_t i = 0; !rc && !*out && i < fsdpck_pickle_count(p, n); i++)
-        rc = look_inside(k, fsdpck_pickle_child(p, n, i), dicts && type == FSDPCK_PICKLE_LIST, out);
+        rc = has_tensor_inside(k, fsdpck_pickle_child(p, n, i), dicts && type == FSDPCK_PICKLE_LIST, out);
     return rc;
 }
 
@@ -92,7 +92,7 @@ static int descend(struct walk *k, const char *text, uint64_t position, fsdpck_n
     snprintf(digits, sizeof digits, "%" PRIu64, position);
     int rc = text ? put_name(k, text, strlen(text)) : put_name(k, digits, strlen(digits));
     if (!rc)
-        rc = spend(k, 1 + k->name.count / NAME_BYTES_A_STEP);
+        rc = charge(k, 1 + k->name.count / NAME_BYTES_A_STEP);
     if (!rc)
         rc = walk(k, n, depth + 1);
     k->name.count = before;
@@ -160,7 +160,7 @@ static int walk(struct walk *k, fsdpck_node n, unsigned depth)
     if (is_dict(k, n))
         return walk_dict(k, n, depth);
     if (type == FSDPCK_PICKLE_LIST || type == FSDPCK_PICKLE_TUPLE)
-        rc = look_inside(k, n, type == FSDPCK_PICKLE_LIST, &inside);
+        rc = has_tensor_inside(k, n, type == FSDPCK_PICKLE_LIST, &inside);
     if (!rc && !inside && !k->path.count)
         return fsdpck_error_set(k->w->err, FSDPCK_ERR_FORMAT, k->w->file, "holds neither a tensor nor a dict of them");
     if (!rc && !inside)
@@ -176,8 +176,7 @@ int fsdpck_pt_walk(const struct fsdpck_pt_walk *w)
                       .budget = STEPS_A_BYTE * w->nbytes + 65536,
                       .path = FSDPCK_VEC(struct fsdpck_key),
                       .name = FSDPCK_VEC(char) };
-    fsdpck_node root = fsdpck_pickle_root(w->p);
-    int rc = w->tree ? descend(&k, w->tree, 0, root, 0) : walk(&k, root, 0);
+    int rc = w->tree ? descend(&k, w->tree, 0, w->root, 0) : walk(&k, w->root, 0);
     fsdpck_vec_free(&k.path);
     fsdpck_vec_free(&k.name);
     return rc;

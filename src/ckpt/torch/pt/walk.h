@@ -14,6 +14,7 @@ struct fsdpck_pt_walk {
     const struct fsdpck_pickle *p;
     const char *file;      /* for messages */
     uint64_t nbytes;       /* of the pickle: limits the work, since a small pickle can describe a huge tree */
+    fsdpck_node root;      /* the value to flatten */
     const char *tree;      /* first key of every path, or NULL */
     fsdpck_leaf_fn tensor; /* for any value that rebuilds a tensor */
     fsdpck_leaf_fn value;  /* for any other value; it contains no tensor that could be separated */

@@ -272,8 +272,8 @@ static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
     put_tail(tail, records, NRECORDS, head->nbytes + payload_nbytes);
 }
 
-void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin,
-                       struct fsdpck_item_layout *out)
+void fsdpck_item_lay_out(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin,
+                         struct fsdpck_item_layout *out)
 {
     struct sink head = { 0 }, tail = { 0 };
     build(dtype, ndim, size, begin, 0, &head, &tail);

@@ -16,8 +16,8 @@ struct fsdpck_item_layout {
 
 /* Lays out an item that begins at file offset `begin` and holds a dense box of `size` ((ndim)) elements. A payload of
  * 64 KiB or more starts at a multiple of 4096 in the file, a smaller one at a multiple of 64. */
-void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin,
-                       struct fsdpck_item_layout *out);
+void fsdpck_item_lay_out(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin,
+                         struct fsdpck_item_layout *out);
 /* Writes the envelope's bytes: head (head_nbytes) and tail (tail_nbytes). crc32: of the payload. */
 void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size,
                        const struct fsdpck_item_layout *layout, uint32_t crc32, uint8_t *head, uint8_t *tail);

@@ -41,8 +41,8 @@ static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *
                                       .row_begin = s->row_begin,
                                       .row_end = s->row_end,
                                       .what = what };
-    if (c->blame)
-        c->blame(c->src, s->file, offset, nbytes, &problem);
+    if (c->find_tensor)
+        c->find_tensor(c->src, s->file, offset, nbytes, &problem);
     c->result->nproblems++;
     c->report(c->ctx, &problem);
 }

@@ -15,8 +15,8 @@ struct fsdpck_zip_check {
     uint64_t done_nbytes, total_nbytes;
     uint64_t nunchecked; /* number of records without a CRC-32 (torch can omit it) */
     /* Finds the tensor of a damaged record; NULL: the subject's name is used. */
-    void (*blame)(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
-                  struct fsdpck_problem *problem);
+    void (*find_tensor)(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
+                        struct fsdpck_problem *problem);
 };
 
 /* A zip in a file, and the name for problems in it. */

@@ -49,7 +49,8 @@ enum chat_note {
     CHAT_NOTE_ACROSS,    /* a turn that begins within a token: that token is not trained on */
     CHAT_NNOTES
 };
-FSDPCK_API const char *chat_note_text(enum chat_note note); /* "have …" */
+FSDPCK_API const char *chat_note_text(
+    enum chat_note note); /* "\"tools\" that the chat template does not show": what a document has */
 
 /* The tokens of an example. Borrowed from the coder until its next call. */
 struct chat_tokens {

@@ -25,10 +25,38 @@ enum train_scheduler {
 };
 enum train_weight_decay_on { TRAIN_DECAY_MATRICES, TRAIN_DECAY_ALL };
 enum train_on_nonfinite { TRAIN_NONFINITE_STOP, TRAIN_NONFINITE_SKIP };
-enum train_sharding { TRAIN_FULL_SHARD, TRAIN_SHARD_GRAD_OP, TRAIN_NO_SHARD };
+enum train_wrap { TRAIN_TRANSFORMER_BASED_WRAP, TRAIN_SIZE_BASED_WRAP, TRAIN_NO_WRAP };
+enum train_sharding {
+    TRAIN_FULL_SHARD,
+    TRAIN_SHARD_GRAD_OP,
+    TRAIN_NO_SHARD,
+    TRAIN_HYBRID_SHARD,
+    TRAIN_HYBRID_SHARD_ZERO2
+};
 enum train_recompute { TRAIN_RECOMPUTE_NONE, TRAIN_RECOMPUTE_BLOCK, TRAIN_RECOMPUTE_AUTO };
 enum train_reduction { TRAIN_REDUCTION_INVARIANT };
 enum train_dtype { TRAIN_BF16, TRAIN_FP32 };
+enum train_report { TRAIN_REPORT_NONE, TRAIN_REPORT_TENSORBOARD };
+enum train_base {
+    TRAIN_BASE_STORED,
+    TRAIN_BASE_BF16,
+    TRAIN_BASE_FP8,
+    TRAIN_BASE_MXFP4,
+    TRAIN_BASE_NVFP4,
+    TRAIN_BASE_NF4
+};
+
+/* Keys that "auto" leaves to the run (train/search.h), as bits. */
+enum train_automatic {
+    TRAIN_AUTO_STRATEGY = 1,
+    TRAIN_AUTO_FORWARD_PREFETCH = 2,
+    TRAIN_AUTO_BACKWARD_PREFETCH = 4,
+    TRAIN_AUTO_MICRO_BATCH = 8,
+    TRAIN_AUTO_OFFLOAD = 16
+};
+
+/* What leaves memory for a file: each with those before it. */
+enum train_offload { TRAIN_OFFLOAD_NONE, TRAIN_OFFLOAD_STATE, TRAIN_OFFLOAD_GRADIENTS, TRAIN_OFFLOAD_PARAMETERS };
 
 enum { TRAIN_WORD_NBYTES = 32 };
 
@@ -64,6 +92,37 @@ struct train_lora_config {
                                            as copies in the adapter */
     size_t nmodules_to_save;
     const char *init_adapter; /* PEFT folder to continue from, or NULL */
+};
+
+/* The keys that an object of fsdp.policy may have. */
+enum train_policy_key {
+    TRAIN_POLICY_STRATEGY,
+    TRAIN_POLICY_REPLICATE_SIZE,
+    TRAIN_POLICY_SHARD_SIZE,
+    TRAIN_POLICY_RESHARD,
+    TRAIN_POLICY_WRAP,
+    TRAIN_POLICY_MIN_PARAMS,
+    TRAIN_POLICY_FORWARD_PREFETCH,
+    TRAIN_POLICY_BACKWARD_PREFETCH,
+    TRAIN_POLICY_CHECKPOINTING,
+    TRAIN_POLICY_PARAM_DTYPE,
+    TRAIN_POLICY_REDUCE_DTYPE,
+    TRAIN_POLICY_KEYS
+};
+
+/* An object of fsdp.policy: values for the groups of parameters whose modules it names. A value counts if it is given;
+ * the others are those of fsdp. */
+struct train_policy {
+    const char *regex;        /* set if `modules` is a string */
+    const char *const *names; /* (nnames) set if `modules` is a list */
+    size_t nnames;
+    bool given[TRAIN_POLICY_KEYS];
+    enum train_sharding strategy;
+    enum train_wrap wrap;
+    enum train_recompute checkpointing;
+    enum train_dtype param_dtype, reduce_dtype;
+    uint64_t dp_replicate_size, dp_shard_size, reshard_after_forward, min_num_params, forward_prefetch,
+        backward_prefetch;
 };
 
 struct train_config {
@@ -104,14 +163,28 @@ struct train_config {
         enum train_sharding strategy;
         enum train_recompute checkpointing;
         enum train_reduction reduction;
-        bool reshard_after_forward;
+        uint64_t dp_replicate_size, dp_shard_size; /* 0: not given */
+        uint64_t reshard_after_forward; /* 0: false; 1: true; else the number of ranks that the backward gathers from */
         uint64_t forward_prefetch, backward_prefetch;
+        enum train_wrap wrap;
+        const char *const *wrap_classes; /* (nwrap_classes) */
+        size_t nwrap_classes;
+        uint64_t min_num_params;
+        const struct train_policy *policy; /* (npolicy) for each group, the first that matches counts */
+        size_t npolicy;
+        const char *offload;     /* NULL, "cpu", or the folder of a file for the optimizer state */
+        char *offload_here;      /* owned: the folder that "auto" takes, output_dir with a slash; NULL without it */
+        uint64_t offload_memory; /* bytes of a rank through which that file passes */
+        bool offload_params;     /* a folder holds the parameters too */
+        bool offload_gradients;  /* and the sums of gradients */
     } fsdp;
     struct {
         enum train_dtype param, reduce, output;
+        enum train_base base;
     } dtype;
     struct {
         uint64_t save_steps, keep_last; /* save_steps 0: only the last step; keep_last 0: keep all */
+        uint64_t memory_every;          /* 0: no copies in memory */
         bool export_adapter;            /* of a LoRA run: write output_dir/adapter at the end */
         bool export_model;              /* of a run that trains all weights: write output_dir/model at the end */
     } checkpoint;
@@ -123,7 +196,10 @@ struct train_config {
     struct {
         uint64_t every;
         const char *jsonl;
+        unsigned report_to; /* bits of enum train_report */
     } log;
+    unsigned automatic;  /* enum train_automatic: the keys that are "auto". Until they are chosen, they have their
+                            defaults */
     bool frozen;         /* nothing is trained: the model only generates */
     struct json_t *root; /* owns every string above */
 };
@@ -139,7 +215,9 @@ FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct t
 /* Facts besides the config on which the effect of some keys depends. */
 struct train_job_size {
     uint32_t nranks;
-    bool copies; /* parameters are gathered by copying */
+    bool copies;    /* parameters are gathered by copying */
+    bool elastic;   /* the run goes on after the loss of ranks */
+    bool on_device; /* ranks compute on devices with memory of their own */
 };
 /* Calls say() with a sentence for each key with a non-default value that has no effect in such a run. */
 FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size,
@@ -148,13 +226,13 @@ FSDPCK_API void train_config_free(struct train_config *config);
 
 /* A key of CONFIG.json, from the table that the parser uses: for manual pages and completions. */
 struct train_config_key {
-    const char *name;           /* "train.max_steps" */
-    const char *doc;            /* what it does, in sentences */
-    const char *choices, *also; /* its choices, "true|false", and undocumented synonyms; NULL: see values */
-    char values[200];           /* "whole number from 1 to 65536" */
-    char usual[40];             /* the default as JSON; "": none */
-    bool required;              /* the config must contain it */
-    bool nullable;              /* null is allowed */
+    const char *name;               /* "train.max_steps" */
+    const char *doc;                /* what it does, in sentences */
+    const char *choices, *synonyms; /* its choices, "true|false", and undocumented synonyms; NULL: see values */
+    char values[200];               /* "whole number from 1 to 65536" */
+    char default_value[40];         /* the default as JSON; "": none */
+    bool required;                  /* the config must contain it */
+    bool nullable;                  /* null is allowed */
 };
 
 FSDPCK_API size_t train_config_nkeys(void);

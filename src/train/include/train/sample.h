@@ -14,6 +14,12 @@ extern "C" {
 
 enum { SAMPLE_STOPS = 64 };
 
+/* Defaults of models that have none. */
+#define SAMPLE_DEFAULT_MAX_NEW_TOKENS 256
+#define SAMPLE_DEFAULT_TEMPERATURE    0
+#define SAMPLE_DEFAULT_TOP_P          1
+#define SAMPLE_DEFAULT_TOP_K          50
+
 /* How to choose the next token; names as in `generate` of transformers. */
 struct sample_rule {
     uint64_t max_new_tokens;

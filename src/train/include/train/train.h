@@ -6,6 +6,7 @@
 #define TRAIN_TRAIN_H
 
 #include <fsdpck/source.h>
+#include <sys/types.h>
 #include <train/config.h>
 
 #ifdef __cplusplus
@@ -18,8 +19,19 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
+    double comm_gather_seconds,
+        comm_exchange_seconds;  /* parts of comm_seconds: for parameters, for sums of gradients */
+    const double *busy_seconds; /* (nranks) what each rank computed before the gradient norm, without waiting for
+                                   others; valid during the call */
+    uint64_t
+        from_hosts_nbytes; /* that all ranks received from ranks of other hosts since the norm of the step before */
+    uint32_t nranks, slowest_rank;  /* slowest_rank: that with the most busy_seconds */
     double comm_hidden_seconds;     /* gathers and exchanges that the computation hid: not in comm_seconds */
     double save_stall_seconds;      /* stall before the next step, while the state to save is copied */
+    bool offloads;                  /* the optimizer state is in a file (fsdp.offload) */
+    double offload_wait_seconds;    /* the update waited for the file */
+    double offload_hidden_seconds;  /* reads and writes of the file that hid behind the computation and the update */
+    uint64_t offload_nbytes;        /* read and written */
     bool evaluated;                 /* whether data.eval was evaluated after this step */
     double eval_loss, eval_seconds; /* mean over the supervised tokens of data.eval */
     uint64_t eval_nsupervised;
@@ -57,15 +69,31 @@ struct train_options {
     const volatile int *stop; /* nonzero: finish the step, save and return. May be NULL */
     const volatile int
         *saves; /* number of extra saves requested so far; read in the process of rank 0 only. May be NULL */
-    /* Set if a launcher (mpirun) started this process as one rank of launched_nranks; 0: no launcher. Such ranks
+    /* Set if a launcher (mpirun, srun) started this process as one rank of launched_nranks; 0: no launcher. Such ranks
      * communicate by MPI. */
     uint32_t launched_rank, launched_nranks;
+    bool dies_of_sigterm; /* the launcher ends all ranks soon after SIGTERM */
+    /* Names of the launcher's processes, up to NULL, if it never ends after a host was lost: it is killed then. NULL:
+     * it ends by itself. */
+    const char *const *hanging_launcher;
     bool several_hosts;                       /* the ranks are on several hosts: parameters are gathered by copying */
     uint32_t launched_local, launched_nlocal; /* index among the ranks on its host, and their number */
     const char *device;                       /* "cpu" (default) or "cuda" */
     const char *module;                       /* path of the module that provides the device; NULL: none */
     bool profile;      /* time the kernels of rank 0: notes at the end, and output_dir/profile.json */
-    bool copy_gathers; /* gather parameters by copying on one host too, instead of mapping them */
+    const char *rates; /* train_plan, keys that are "auto": predict times from this file of rates; NULL: see cache */
+    const char *cache; /* folder that keeps the rates of this machine, which are measured if it lacks them; NULL:
+                          train_plan predicts no times, a choice measures anew */
+    bool on_paper;     /* train_plan: the model may have no weights, and there may be more ranks than can run */
+    uint32_t ranks_per_host; /* train_plan: of hosts of equal size; default: all ranks are on one. With several_hosts */
+    uint64_t rank_nbytes; /* train_plan: host memory that a rank may take; default: the free memory, divided among the
+                             ranks */
+    bool copy_gathers;    /* gather parameters by copying on one host too, instead of mapping them */
+    /* Not 0: if ranks are lost, goes on with those that are left, if there are at least so many. For local ranks. */
+    uint32_t elastic_nranks;
+    uint32_t max_restarts; /* how often it does so; then the run ends. 0: never */
+    const char *keeper;    /* for ranks of a launcher, or one rank: name of the process of each host (train_keep) that
+                              keeps the copies    of checkpoint.memory_every in memory. NULL: no copies */
 };
 
 struct train_result {
@@ -75,20 +103,40 @@ struct train_result {
     uint64_t ntrailing; /* how many of the last steps were skipped in a row */
     bool diverged; /* all steps are done, but the last ten or half of them were skipped: the result is not exported */
     bool stopped;  /* a stop was requested before the end; the checkpoint is saved */
-    bool said_elsewhere;   /* the run failed, and another rank of the launcher reports why */
-    bool save_failed;      /* the last save failed */
-    char checkpoint[4096]; /* the last checkpoint, or "" */
-    char adapter[4096];    /* of a finished LoRA run, or "" */
-    char model[4096];      /* of a finished run that trained all weights: a Hugging Face folder; or "" */
+    bool reported_elsewhere; /* the run failed, and another rank of the launcher reports why */
+    bool lost;               /* the run failed because a rank or a host was lost */
+    bool save_failed;        /* the last save failed */
+    char checkpoint[4096];   /* the last checkpoint, or "" */
+    char adapter[4096];      /* of a finished LoRA run, or "" */
+    char model[4096];        /* of a finished run that trained all weights: a Hugging Face folder; or "" */
 };
 
 /* Starts the ranks, trains, saves and ends the ranks. Blocks. */
 FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt,
                          struct train_result *result, struct fsdpck_error *err);
 
+/* Whether this build can join the ranks of a launcher. */
+FSDPCK_API bool train_has_mpi(void);
+
+/* Kills a launcher that waits for a lost host, with its children, such as ssh clients. The caller is its parent. */
+FSDPCK_API void train_end_launcher(pid_t launcher);
+
 /* For a rank of a launcher that fails before train_run: tells the other ranks about err. Returns false if another rank
  * reports the same error. */
-FSDPCK_API bool train_speaks(const struct train_options *opt, const struct fsdpck_error *err);
+FSDPCK_API bool train_reports_error(const struct train_options *opt, const struct fsdpck_error *err);
+
+/* Neighbouring groups of parameters of the same size, each of which is gathered in one go. */
+struct train_plan_group {
+    char pattern[64]; /* "model.layers.0-31" */
+    uint32_t ngroups;
+    uint64_t nelem, nbytes; /* of each; of the largest where there were too many rows */
+    uint32_t nrecomputed;   /* blocks of each that are recomputed in the backward pass */
+    uint32_t nshards;       /* ranks of a shard group */
+    char strategy[TRAIN_WORD_NBYTES], dtype[TRAIN_WORD_NBYTES];
+    const char *when; /* "forward and backward" */
+};
+
+enum { TRAIN_PLAN_GROUPS = 64 };
 
 /* Resources that a run will take, computed before anything is loaded. Bytes are those of one rank (a full share;
  * trailing ranks may have less). */
@@ -96,25 +144,44 @@ struct train_plan {
     uint64_t nsteps;
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* of an epoch of the data, truncated and packed */
     uint64_t ntrained, nfrozen;                             /* elements, whole model */
-    uint64_t shard_nbytes;    /* the rank's rows of all parameters in the compute dtype; other ranks map them instead of
-                                 copying */
-    uint64_t gradient_nbytes; /* gradients of a packet, whole, and its rows of the reduced ones */
-    uint64_t optimizer_nbytes;  /* moments of its rows, and fp32 masters where parameters are bf16 */
-    uint64_t buffer_nbytes;     /* buffers that groups are gathered into; 0 where ranks map each other's rows */
-    uint64_t snapshot_nbytes;   /* a copy of the state to save */
-    uint64_t nrecomputed;       /* blocks that keep only their input and are recomputed in the backward pass */
-    uint64_t activation_nbytes; /* activations and scratch of the largest micro-batch */
-    uint64_t sample_nbytes;     /* keys, values and activations of samples */
-    uint64_t peak_nbytes;       /* the sum of all these; on_device: without the snapshot, which is on the host */
-    uint64_t all_ranks_nbytes;  /* of all ranks, shared memory counted once (PSS) */
+    uint32_t nshards, nreplicas; /* ranks of a shard group; number of shard groups, each with all parameters */
+    uint64_t shard_nbytes;       /* the rank's part of all parameters in the compute dtype, or what it shares with other
+                                    ranks that map them */
+    uint64_t kept_nbytes;        /* the parts of gathered groups that it keeps from the forward to the backward pass
+                                    (fsdp.reshard_after_forward with a number) */
+    uint64_t gradient_nbytes;    /* gradients of a packet, whole, and its rows of the reduced ones */
+    uint64_t optimizer_nbytes;   /* moments of its rows, and fp32 masters where parameters are bf16 */
+    uint64_t buffer_nbytes;      /* buffers that groups are gathered into; 0 where ranks map each other's rows */
+    uint64_t exchange_nbytes;    /* buffers for sums of gradients that travel between hosts */
+    uint64_t snapshot_nbytes;    /* a copy of the state to save */
+    uint64_t spare_nbytes;       /* the rank's part of the copies in host memory for --elastic */
+    uint64_t offload_file_nbytes; /* room on the disk of fsdp.offload; optimizer_nbytes is what passes through memory */
+    uint64_t offload_host_nbytes; /* host memory for the state of a rank on a device, with the buffers */
+    uint64_t offload_step_nbytes; /* read from it in an update, and again written to it */
+    uint64_t offload_written_nbytes; /* written to the disk in a step, with parameters and gradients */
+    uint64_t offload_params_nbytes;  /* room there for the parameters of all ranks (fsdp.offload_params) */
+    uint64_t offload_grads_nbytes;   /* room there for the rank's sums of gradients (fsdp.offload_gradients) */
+    uint64_t nrecomputed;            /* blocks that keep only their input and are recomputed in the backward pass */
+    uint64_t activation_nbytes;      /* activations and scratch of the largest micro-batch */
+    uint64_t sample_nbytes;          /* keys, values and activations of samples */
+    uint64_t peak_nbytes;            /* the sum of all these; on_device: without the copies on the host */
+    uint64_t all_ranks_nbytes;       /* of all ranks, shared memory counted once (PSS) */
     /* Bytes are of device memory: exactly what a run allocates there, in one piece. Gradients are those of a packet;
      * the reduced ones count as optimizer state. */
     bool on_device;
     uint64_t least_nbytes; /* on_device with automatic checkpointing of activations: the peak if every block is
                               recomputed; else 0 */
     uint64_t largest_micro_ntok;
-    uint64_t gathered_step_nbytes; /* parameters of other ranks that it reads in a step, mapped or copied */
-    uint64_t reduced_step_nbytes;  /* gradients of other ranks that it reads in a step */
+    uint64_t gathered_step_nbytes;   /* parameters of other ranks that it reads in a step, mapped or copied */
+    uint64_t spread_step_nbytes;     /* new values of the parameters that it holds too, from their owners, in a step */
+    uint64_t reduced_step_nbytes;    /* gradients of other ranks that it reads in a step */
+    uint64_t from_hosts_step_nbytes; /* that all ranks receive from other hosts in a step; 0: on one host;
+                                        UINT64_MAX: not known, because ranks of a host share no memory */
+    /* Predicted means of the first steps; all 0 if the rates are not known. */
+    double step_seconds, exposed_seconds; /* exposed: communication that the computation does not hide */
+    double step_ntok;
+    struct train_plan_group groups[TRAIN_PLAN_GROUPS]; /* (ngroups) in the order of the model */
+    uint32_t ngroups;
 };
 /* The training or evaluation data after truncation and packing. */
 struct train_data_facts {
@@ -141,7 +208,7 @@ FSDPCK_API int train_plan(const struct train_config *config, const struct train_
                           struct fsdpck_error *err);
 
 /* One rank in this process, without the files of a run: for tests and for inspecting a step. Of opt it uses nthreads,
- * note, ctx, device and module. */
+ * note, ctx, device and module. Keys that are "auto" have their defaults. */
 struct train_session;
 FSDPCK_API int train_session_open(const struct train_config *config, const struct train_options *opt,
                                   struct train_session **out, struct fsdpck_error *err);

@@ -10,10 +10,10 @@ enum { TAIL = 24 };
 const char *chat_note_text(enum chat_note note)
 {
     static const char *const texts[] = {
-        "have \"tools\" that the chat template does not show",
-        "have reasoning in their last turn that the chat template does not show",
-        "have content beside tool_calls that the chat template does not show",
-        "have a turn of the assistant that begins within a token, which is not trained on",
+        "\"tools\" that the chat template does not show",
+        "reasoning in their last turn that the chat template does not show",
+        "content beside tool_calls that the chat template does not show",
+        "a turn of the assistant that begins within a token, which is not trained on",
     };
     return texts[note];
 }

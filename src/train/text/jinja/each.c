@@ -2,7 +2,7 @@
 /* Filters over items: map, select and reject. */
 #include <string.h>
 
-#include "text/jinja/impl.h"
+#include "text/jinja/filters.h"
 
 int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out)
 {

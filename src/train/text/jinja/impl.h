@@ -292,11 +292,6 @@ bool jfunction_exists(const char *s, size_t n);
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
 int jfilter_find(const char *s, size_t n); /* -1: no such filter */
 int jfilter(struct jrun *r, int filter, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
-int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
-int jfilter_select(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
-int jfilter_reject(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
-int jfilter_selectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
-int jfilter_rejectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
 int jtest_find(const char *s, size_t n);
 int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *args, bool *out);
 bool jname_is(const char *s, size_t n, const char *text);

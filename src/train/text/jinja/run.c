@@ -48,7 +48,8 @@ static int unpack(struct jrun *r, const struct jnode *names, const struct jvalue
     for (const struct jnode *n = names; n; n = n->next)
         count++;
     if (!rc && items.list->count != count)
-        return jfail(r, "%zu names for %zu values", count, items.list->count);
+        return jfail(r, "%zu name%s for %zu value%s", count, fsdpck_plural(count), items.list->count,
+                     fsdpck_plural(items.list->count));
     for (size_t i = 0; !rc && i < count; i++, names = names->next)
         rc = jassign(r, names->s, names->n, &items.list->items[i]);
     return rc;

@@ -20,18 +20,18 @@ static bool is_same(const struct tokenizer *t, const struct added *a, const char
 static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes, uint32_t *id,
                     struct fsdpck_error *err)
 {
-    json_int_t said = json_integer_value(json_object_get(o, "id"));
+    json_int_t given_id = json_integer_value(json_object_get(o, "id"));
     uint32_t known;
     bool in_model = string_map_get(&t->ids, t->strings.s, s, nbytes, &known);
-    if (!json_is_integer(json_object_get(o, "id")) || said < 0 || said >= TOK_MAX_ID)
+    if (!json_is_integer(json_object_get(o, "id")) || given_id < 0 || given_id >= TOK_MAX_ID)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has no id in 0 … %d", s, TOK_MAX_ID - 1);
-    if (in_model && known != (uint32_t)said)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has id %lld, in model.vocab %u", s, (long long)said,
-                        known);
-    if (!in_model && (uint32_t)said < t->nids && t->tokens[said].nbytes != UINT32_MAX)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has the id %lld of '%.60s'", s, (long long)said,
-                        t->strings.s + t->tokens[said].at);
-    *id = (uint32_t)said;
+    if (in_model && known != (uint32_t)given_id)
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has id %lld, in model.vocab %u", s,
+                        (long long)given_id, known);
+    if (!in_model && (uint32_t)given_id < t->nids && t->tokens[given_id].nbytes != UINT32_MAX)
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has the id %lld of '%.60s'", s, (long long)given_id,
+                        t->strings.s + t->tokens[given_id].at);
+    *id = (uint32_t)given_id;
     return 0;
 }
 

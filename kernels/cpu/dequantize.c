@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dequantizes rows: computes the scales of a strip, then lets the vector loops multiply group by group. */
+#include "cpu/ops.h"
+#include "cpu/work.h"
+
+#include <math.h>
+#include <string.h>
+
+static float e4m3(uint8_t code)
+{
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    float x = exponent == 15 && mantissa == 7 ? NAN
+              : exponent                      ? ldexpf((float)(8 + mantissa), exponent - 10)
+                                              : ldexpf((float)mantissa, -9);
+    return code & 0x80 ? -x : x;
+}
+
+struct job {
+    const struct kern_dequantize *d;
+    float byte_scale[256]; /* of scales that are bytes: the value before `global` */
+};
+
+static float scale_of(const struct job *j, const unsigned char *row, int64_t group)
+{
+    const struct kern_packed *form = &j->d->form;
+    const unsigned char *scales = row + form->scales_at;
+    float scale, global;
+    if (form->scale == KERN_SCALE_F32) {
+        memcpy(&scale, scales + group * (int64_t)sizeof scale, sizeof scale);
+        return scale;
+    }
+    scale = j->byte_scale[scales[group]];
+    if (form->scale == KERN_SCALE_E8M0)
+        return scale;
+    memcpy(&global, row + form->global_at, sizeof global);
+    return form->scale == KERN_SCALE_E4M3_TIMES ? scale * global : scale / global;
+}
+
+/* Dequantizes columns [col, col + n) of one group. */
+static void run_group(const struct cpu_simd *simd, const struct job *j, const unsigned char *row, float scale,
+                      int64_t col, int64_t n, uint16_t *out)
+{
+    const struct kern_packed *form = &j->d->form;
+    if (form->code == KERN_CODE_E4M3)
+        simd->scale_e4m3(out, row + col, scale, n);
+    else
+        simd->scale_nibbles(out, row, form->values, scale, col, n);
+}
+
+static void dequantize_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
+{
+    const struct job *j = ctx;
+    const struct kern_dequantize *d = j->d;
+    const struct kern_packed *form = &d->form;
+    const unsigned char *bytes = (const unsigned char *)d->rows + row * form->pitch;
+    const int64_t phase = form->flat ? (d->first + row) * d->ncol % form->group : 0, at = row * d->to.pitch + col;
+    uint16_t strip[CPU_STRIP], *out = d->to.dtype == KERN_BF16 ? (uint16_t *)d->to.data + at : strip;
+    for (int64_t i = 0, some; i < n; i += some) {
+        const int64_t group = (phase + col + i) / form->group, end = (group + 1) * form->group - phase;
+        some = end - col < n ? end - col - i : n - i;
+        run_group(simd, j, bytes, scale_of(j, bytes, group), col + i, some, out + i);
+    }
+    if (d->to.dtype == KERN_F32)
+        simd->widen((float *)d->to.data + at, strip, n);
+}
+
+void cpu_dequantize(struct kern_stream *stream, const struct kern_dequantize *d)
+{
+    struct job j = { .d = d };
+    if (!cpu_check(stream, d->form.group > 0 && !(d->form.code == KERN_CODE_NIBBLES && d->ncol % 2),
+                   "dequantize: nibbles need an even number of columns, and groups at least one"))
+        return;
+    for (int code = 0; code < 256 && d->form.scale != KERN_SCALE_F32; code++)
+        j.byte_scale[code] = d->form.scale != KERN_SCALE_E8M0 ? e4m3((uint8_t)code)
+                             : code == 255                    ? NAN
+                                                              : ldexpf(1.0f, code - 127);
+    cpu_for_strips(stream, d->nrow, d->ncol, dequantize_strip, &j);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lora/fuse.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hf/name_pattern.h"
+#include "lora/fused_view.h"
+
+enum { GATE, UP, NPARTS };
+
+/* A module of one expert. */
+struct single {
+    const struct fsdpck_lora_module *module;
+    size_t stem; /* bytes of the path before ".experts" */
+    uint64_t expert;
+    unsigned part;
+    bool down, half; /* half: of gate over up */
+};
+
+/* What becomes one module. */
+struct group {
+    const struct single *first;
+    uint64_t nexperts, nparts;
+    const struct fsdpck_lora_module **modules; /* (nexperts, nparts) */
+};
+
+struct fuse {
+    struct fsdpck_lora_adapter *a;
+    bool stacked;
+    struct single *singles;
+    size_t nsingles;
+    struct fsdpck_vec groups; /* struct group */
+    struct fsdpck_error *err;
+};
+
+static const char mark[] = ".experts.";
+
+/* Whether the module is of one expert. */
+static bool parse(const struct fsdpck_lora_module *m, struct single *out)
+{
+    static const struct {
+        const char *leaf;
+        unsigned part;
+        bool down, half;
+    } leaves[] = {
+        { "gate_proj", GATE, false, true }, { "up_proj", UP, false, true },         { "w1", GATE, false, true },
+        { "w3", UP, false, true },          { "gate_up_proj", GATE, false, false }, { "down_proj", GATE, true, false },
+        { "w2", GATE, true, false }
+    };
+    const char *at = NULL;
+    for (const char *p = m->path; (p = strstr(p, mark)); p++)
+        at = p;
+    *out = (struct single){ .module = m, .stem = at ? (size_t)(at - m->path) : 0 };
+    const char *rest = at ? fsdpck_name_index(at + sizeof mark - 1, &out->expert) : NULL;
+    for (size_t i = 0; rest && *rest == '.' && i < sizeof leaves / sizeof *leaves; i++)
+        if (strcmp(rest + 1, leaves[i].leaf) == 0) {
+            out->part = leaves[i].part;
+            out->down = leaves[i].down;
+            out->half = leaves[i].half;
+            return true;
+        }
+    return false;
+}
+
+static int by_group(const void *x, const void *y)
+{
+    const struct single *a = x, *b = y;
+    const int rc = a->stem == b->stem ? strncmp(a->module->path, b->module->path, a->stem) : a->stem < b->stem ? -1 : 1;
+    return rc                       ? rc
+           : a->down != b->down     ? a->down - b->down
+           : a->expert != b->expert ? (a->expert < b->expert ? -1 : 1)
+                                    : (int)a->part - (int)b->part;
+}
+
+static bool is_same_group(const struct single *a, const struct single *b)
+{
+    return a->stem == b->stem && a->down == b->down && strncmp(a->module->path, b->module->path, a->stem) == 0;
+}
+
+/* ---- checks ---- */
+
+static int refuse(const struct fuse *f, const struct single *s, const char *what)
+{
+    return fsdpck_lora_refuse(f->a, s->module->a, FSDPCK_ERR_UNSUPPORTED, f->err, "%s", what);
+}
+
+static bool has_same_shape(const struct fuse *f, int64_t x, int64_t y)
+{
+    const struct fsdpck_tensor *a = lora_tensor(f->a, x), *b = lora_tensor(f->a, y);
+    return a->dtype == b->dtype && a->ndim == 2 && b->ndim == 2 &&
+           memcmp(a->shape, b->shape, 2 * sizeof *a->shape) == 0;
+}
+
+static int check_single(const struct fuse *f, const struct single *first, const struct single *s, uint64_t nparts,
+                        size_t at)
+{
+    const struct fsdpck_lora_module *m = s->module, *o = first->module;
+    if (s->half != first->half || s->expert != at / nparts || s->part != at % nparts)
+        return refuse(f, s,
+                      "joined to one pair, the layer's experts need gate, up and down of each, from expert 0 on, and "
+                      "one is missing before this one");
+    if (m->bias >= 0 || m->magnitude >= 0)
+        return refuse(f, s, "fused experts have no DoRA and no lora_bias in PEFT");
+    if (m->r > FSDPCK_FUSED_MAX_RANK)
+        return refuse(f, s, "has a rank above 65536: no fused pair is written of it");
+    if (!has_same_shape(f, m->a, o->a) || !has_same_shape(f, m->b, o->b) || m->alpha != o->alpha)
+        return refuse(f, s,
+                      "has another shape, dtype or alpha than the layer's first expert: one pair has one of each");
+    return 0;
+}
+
+static int add_group(struct fuse *f, const struct single *first, size_t n)
+{
+    const uint64_t nparts = first->half ? NPARTS : 1;
+    struct group *g = fsdpck_vec_push(&f->groups, f->err);
+    if (!g)
+        return FSDPCK_ERR_NOMEM;
+    *g = (struct group){ first, (n + nparts - 1) / nparts, nparts,
+                         fsdpck_arena_array(&f->a->arena, n + nparts, sizeof *g->modules, f->err) };
+    int rc = g->modules ? 0 : FSDPCK_ERR_NOMEM;
+    for (size_t i = 0; i < n && !rc; i++) {
+        rc = check_single(f, first, &first[i], nparts, i);
+        g->modules[i] = first[i].module;
+    }
+    return !rc && n % nparts ? refuse(f, &first[n - 1], "is of an expert that has no other half of gate over up") : rc;
+}
+
+/* One pair is for all experts of a layer, and layers have the same number of them. */
+static int check_counts(const struct fuse *f)
+{
+    const struct group *list = f->groups.data;
+    uint64_t most = 0;
+    for (size_t i = 0; i < f->groups.count; i++)
+        most = list[i].nexperts > most ? list[i].nexperts : most;
+    for (size_t i = 0; i < f->groups.count; i++)
+        if (list[i].nexperts < most)
+            return fsdpck_lora_refuse(f->a, list[i].modules[list[i].nexperts * list[i].nparts - 1]->a,
+                                      FSDPCK_ERR_UNSUPPORTED, f->err,
+                                      "is of the last of %llu experts, where others have %llu: one pair is for all "
+                                      "experts of a layer",
+                                      (unsigned long long)list[i].nexperts, (unsigned long long)most);
+    return 0;
+}
+
+static int find_groups(struct fuse *f)
+{
+    const struct fsdpck_lora_module *m = lora_modules(f->a);
+    f->singles = fsdpck_arena_array(&f->a->arena, f->a->modules.count + 1, sizeof *f->singles, f->err);
+    if (!f->singles)
+        return FSDPCK_ERR_NOMEM;
+    for (size_t i = 0; i < f->a->modules.count; i++)
+        f->nsingles += parse(&m[i], &f->singles[f->nsingles]);
+    qsort(f->singles, f->nsingles, sizeof *f->singles, by_group);
+    int rc = 0;
+    for (size_t i = 0, n; i < f->nsingles && !rc; i += n) {
+        for (n = 1; i + n < f->nsingles && is_same_group(&f->singles[i], &f->singles[i + n]);)
+            n++;
+        rc = add_group(f, &f->singles[i], n);
+    }
+    return rc ? rc : check_counts(f);
+}
+
+/* ---- what they become ---- */
+
+/* The path with transformers' names. The block of Mixtral's experts is called mlp there. */
+static const char *path_of(const struct fuse *f, const struct group *g, const char *tail)
+{
+    static const char mixtral[] = ".block_sparse_moe";
+    const char *path = g->first->module->path;
+    size_t stem = g->first->stem, n = sizeof mixtral - 1, nbytes = stem + strlen(tail) + sizeof ".mlp.experts";
+    const bool renamed = stem >= n && strncmp(path + stem - n, mixtral, n) == 0;
+    char *text = fsdpck_arena_alloc(&f->a->arena, nbytes, f->err);
+    if (text)
+        snprintf(text, nbytes, "%.*s%s.experts%s", (int)(stem - (renamed ? n : 0)), path, renamed ? ".mlp" : "", tail);
+    return text;
+}
+
+/* PEFT nests the wrapper of gate_up_proj in that of down_proj, if there are both. */
+static bool is_inner(const struct fuse *f, const struct group *g)
+{
+    const struct group *list = f->groups.data;
+    for (size_t i = 0; i < f->groups.count && !g->first->down; i++)
+        if (list[i].first->down && list[i].first->stem == g->first->stem &&
+            strncmp(list[i].first->module->path, g->first->module->path, g->first->stem) == 0)
+            return true;
+    return false;
+}
+
+static int describe(const struct fuse *f, const struct group *g, bool is_b, struct fsdpck_lora_fused *out)
+{
+    const struct fsdpck_lora_module *m = g->first->module;
+    const struct fsdpck_chosen *chosen = f->a->selection.tensors;
+    size_t *inner = fsdpck_arena_array(&f->a->src->arena, g->nexperts * g->nparts, sizeof *inner, f->err);
+    const size_t nbytes = strlen(m->path) + 64;
+    char *name = fsdpck_arena_alloc(&f->a->src->arena, nbytes, f->err);
+    if (!inner || !name)
+        return FSDPCK_ERR_NOMEM;
+    for (uint64_t i = 0; i < g->nexperts * g->nparts; i++)
+        inner[i] = chosen[is_b ? g->modules[i]->b : g->modules[i]->a].source;
+    snprintf(name, nbytes, "fused %s %.*s.%s", is_b ? "B" : "A", (int)g->first->stem, m->path,
+             g->first->down ? "down" : "gate_up");
+    *out = (struct fsdpck_lora_fused){ .name = name,
+                                       .is_b = is_b,
+                                       .stacked = f->stacked,
+                                       .nexperts = g->nexperts,
+                                       .nparts = g->nparts,
+                                       .r = m->r,
+                                       .width = lora_tensor(f->a, is_b ? m->b : m->a)->shape[is_b ? 0 : 1],
+                                       .inner = inner };
+    return 0;
+}
+
+/* The module of a group, whose tensors have these positions. */
+static int set_module(const struct fuse *f, const struct group *g, int64_t a, struct fsdpck_lora_module *out)
+{
+    const struct fsdpck_lora_module *m = g->first->module;
+    const bool wider = g->nparts > 1 && !f->stacked; /* the rank counts both parts, the scaling does not change */
+    *out = (struct fsdpck_lora_module){
+        .path = path_of(f, g, g->first->down ? ".down_proj" : ".gate_up_proj"),
+        .wrapper = f->stacked ? NULL : path_of(f, g, is_inner(f, g) ? ".base_layer" : ""),
+        .a = a,
+        .b = a + 1,
+        .bias = -1,
+        .magnitude = -1,
+        .r = wider ? 2 * m->r : m->r,
+        .alpha = !wider                ? m->alpha
+                 : f->a->config.rslora ? m->alpha * sqrt(2)
+                                       : 2 * m->alpha,
+    };
+    out->named = out->path;
+    return out->path && (f->stacked || out->wrapper) ? 0 : FSDPCK_ERR_NOMEM;
+}
+
+/* Replaces the list of modules. The new tensors come behind the others of the selection. */
+static int replace_modules(struct fuse *f, size_t nold)
+{
+    struct fsdpck_lora_adapter *a = f->a;
+    struct fsdpck_selection *s = &a->selection;
+    const struct group *g = f->groups.data;
+    const size_t before = s->ntensors, n = before + 2 * f->groups.count;
+    struct fsdpck_chosen *chosen = fsdpck_arena_array(&a->arena, n, sizeof *chosen, f->err);
+    struct fsdpck_lora_name *names = fsdpck_arena_array(&a->arena, n, sizeof *names, f->err);
+    struct fsdpck_vec modules = FSDPCK_VEC(struct fsdpck_lora_module);
+    struct single unused;
+    a->joined = fsdpck_arena_array(&a->arena, n, sizeof *a->joined, f->err);
+    int rc = chosen && names && a->joined ? 0 : FSDPCK_ERR_NOMEM;
+    for (size_t i = 0; i < a->modules.count && !rc; i++) {
+        const struct fsdpck_lora_module *m = &lora_modules(a)[i];
+        struct fsdpck_lora_module *to = parse(m, &unused) ? NULL : fsdpck_vec_push(&modules, f->err);
+        if (to)
+            *to = *m;
+        else if (!(rc = f->err->code))
+            a->joined[m->a] = a->joined[m->b] = true;
+    }
+    for (size_t i = 0; i < f->groups.count && !rc; i++) {
+        struct fsdpck_lora_module *to = fsdpck_vec_push(&modules, f->err);
+        rc = to ? set_module(f, &g[i], (int64_t)(before + 2 * i), to) : FSDPCK_ERR_NOMEM;
+    }
+    if (rc) {
+        fsdpck_vec_free(&modules);
+        return rc;
+    }
+    memcpy(chosen, s->tensors, before * sizeof *chosen);
+    memcpy(names, a->names, before * sizeof *names);
+    for (size_t i = before; i < n; i++) {
+        const struct fsdpck_tensor *t = &source_tensors(a->src)[nold + i - before];
+        names[i] = a->names[i % 2 == before % 2 ? g->first->module->a : g->first->module->b]; /* of A, of B */
+        chosen[i] = (struct fsdpck_chosen){ .name = t->name,
+                                            .source = nold + i - before,
+                                            .alias_of = -1,
+                                            .dtype = chosen[g[(i - before) / 2].first->module->a].dtype };
+    }
+    s->tensors = chosen;
+    s->ntensors = n;
+    a->names = names;
+    fsdpck_vec_free(&a->modules);
+    a->modules = modules;
+    return 0;
+}
+
+int fsdpck_lora_fuse(struct fsdpck_lora_adapter *a, bool stacked, struct fsdpck_error *err)
+{
+    struct fuse f = { .a = a, .stacked = stacked, .groups = FSDPCK_VEC(struct group), .err = err };
+    const size_t nold = a->src->tensors.count;
+    int rc = find_groups(&f);
+    struct fsdpck_lora_fused *list = NULL;
+    if (!rc && f.groups.count && !(list = calloc(2 * f.groups.count, sizeof *list)))
+        rc = fsdpck_error_nomem(err, f.groups.count * sizeof *list);
+    for (size_t i = 0; i < 2 * f.groups.count && !rc; i++)
+        rc = describe(&f, (struct group *)f.groups.data + i / 2, i % 2 == 1, &list[i]);
+    if (rc || !list)
+        free(list);
+    else if (!(rc = fsdpck_lora_fused_present(a->src, list, 2 * f.groups.count, err)))
+        rc = replace_modules(&f, nold);
+    fsdpck_vec_free(&f.groups);
+    return rc;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words for how a trainer holds a frozen base (fsdpck/packed.h). */
+#ifndef CKPT_HOLD_H
+#define CKPT_HOLD_H
+
+#include <stdbool.h>
+
+bool fsdpck_hold_is_known(const char *how);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/layout_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <fsdpck/select.h>
+
+#include "config/target.h"
+
+/* A name that matches no module with parameters is a typo. PEFT cannot copy the list of layers. */
+int layout_check_saved(const struct layout *l, const struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->nmodules_to_save; n++) {
+        const char *name = lora->modules_to_save[n];
+        bool found = false;
+        for (size_t i = 0; i < l->nparams && !found; i++) {
+            char path[LAYOUT_NAME];
+            const struct param *p = &l->params[i];
+            snprintf(path, sizeof path, "%s", p->name + (p->saved ? strlen("base_model.model.") : 0));
+            *strrchr(path, '.') = '\0'; /* ".weight" or ".bias" */
+            found = p->saved && target_saves(name, path);
+        }
+        if (!found || target_saves(name, "model.layers"))
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'lora.modules_to_save': '%.200s' is the end of no module's path that can be "
+                                    "trained whole; there are "
+                                    "model.embed_tokens, model.norm, lm_head and, in each layer, self_attn.q_proj, "
+                                    "mlp, input_layernorm and others",
+                                    name);
+    }
+    return 0;
+}
+
+/* A name that matches no module is a typo. */
+int layout_check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
+                       struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->ntarget_names; n++) {
+        const char *name = lora->target_names[n];
+        bool found = target_is_named(l->embed.path, name) || target_is_named(l->head.path, name);
+        for (int64_t i = 0; i < m->nlayer && !found; i++) {
+            const struct layer *x = &l->layers[i];
+            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) ||
+                    target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
+                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) ||
+                    target_is_named(x->down.path, name);
+        }
+        if (!found)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'lora.target_modules': '%.200s' names no module of this model (there are "
+                                    "embed_tokens, lm_head and, "
+                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)",
+                                    name);
+    }
+    return 0;
+}
+
+static void try_nearest(const struct linear *x, const char *glob, const char **best)
+{
+    if (x->r && (!*best || fsdpck_glob_distance(glob, x->path) < fsdpck_glob_distance(glob, *best)))
+        *best = x->path;
+}
+
+/* Of the modules with adapters, the one whose path has the longest common ending with the pattern. */
+static const char *nearest_module(const struct layout *l, const struct model *m, const char *pattern)
+{
+    char glob[256];
+    const char *best = NULL;
+    snprintf(glob, sizeof glob, "*%.200s", pattern);
+    try_nearest(&l->embed, glob, &best);
+    try_nearest(&l->head, glob, &best);
+    for (int64_t i = 0; i < m->nlayer; i++) {
+        const struct layer *x = &l->layers[i];
+        const struct linear *const all[] = { &x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down };
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            try_nearest(all[k], glob, &best);
+    }
+    return best;
+}
+
+/* A pattern that no module uses is a typo, or an earlier pattern matches all of its modules. */
+int layout_check_patterns(const struct layout *l, const struct model *m, const char *key,
+                          const struct train_pattern *patterns, size_t n, const bool *used, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (used[i])
+            continue;
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': '%.200s' fits no module that has an adapter%s",
+                         key, patterns[i].regex, i ? " and is not taken by a pattern before it" : "");
+        const char *nearest = nearest_module(l, m, patterns[i].regex);
+        if (nearest)
+            fsdpck_error_hint(err, "the nearest module is '%s'", nearest);
+        return FSDPCK_ERR_USAGE;
+    }
+    return 0;
+}
+
+int layout_refuse_packed(const struct param *p, bool is_lora, const char *held, struct fsdpck_error *err)
+{
+    if (is_lora)
+        fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, NULL,
+            "key 'lora.modules_to_save': '%s' is a quantized weight (dtype.base: %s), which is not trained", p->source,
+            held);
+    else
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                         "key 'dtype.base': weights that stay quantized (%s), '%s' the first, are not trained", held,
+                         p->source);
+    fsdpck_error_hint(err, is_lora
+                               ? "an adapter on it is trained; \"dtype\": {\"base\": \"bf16\"} dequantizes the base"
+                               : "train an adapter (the section lora), or dequantize the base: \"dtype\": {\"base\": "
+                                 "\"bf16\"}");
+    return err->code;
+}

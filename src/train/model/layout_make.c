@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the tables of layout.h from a model and a config. */
+#include "model/layout.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "arrays/grow.h"
+#include "config/target.h"
+#include "model/layout_check.h"
+#include "model/policy.h"
+
+struct builder {
+    const struct model *m;
+    const struct train_config *config;
+    const struct packed_weights *packed;
+    struct layout *l;
+    struct fsdpck_error *err;
+    size_t ntargets;
+    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) true: some module has its r or alpha
+                                     from this pattern */
+    int rc;
+};
+
+static int64_t aligned(int64_t nelem)
+{
+    return (nelem + 31) / 32 * 32; /* 64 bytes in bf16, 128 in fp32 */
+}
+
+/* Whole cache lines; of fp32, as many lines as bf16 of the same shape would take, twice. */
+static size_t aligned_rows(const struct param *p, int64_t nrow)
+{
+    return p->packed ? (size_t)(nrow * param_row_nbytes(p) + 63) / 64 * 64
+                     : (size_t)(aligned(nrow * p->ncol) * kern_dtype_bytes(p->dtype));
+}
+
+size_t param_value_nbytes(const struct layout *l, const struct param *p)
+{
+    return aligned_rows(p, p->chunk * l->nranks);
+}
+
+size_t param_shard_nbytes(const struct param *p)
+{
+    return aligned_rows(p, p->chunk);
+}
+
+/* Norms, weights and adapters of a group have one dtype; DoRA's magnitudes are fp32 and come last. */
+enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
+{
+    const int32_t some = group == 0 ? l->embed.w : group == l->ngroups - 1 ? l->norm : l->layers[group - 1].norm1;
+    return l->params[some].dtype;
+}
+
+static struct param *next_param(struct builder *b)
+{
+    struct layout *l = b->l;
+    if (!grow((void **)&l->params, &l->capacity, l->nparams + 1, sizeof *l->params))
+        return b->rc = fsdpck_error_nomem(b->err, (l->nparams + 1) * sizeof *l->params), NULL;
+    return &l->params[l->nparams++];
+}
+
+/* Assigns shape, group and trainability to a parameter whose name is set. Returns its number; -1 after a failure.
+ * ncol 0: one dimension. */
+static int32_t place_param(struct builder *b, struct param *p, uint32_t group, int64_t nrow, int64_t ncol)
+{
+    struct layout *l = b->l;
+    p->ndim = ncol ? 2 : 1;
+    p->nrow = nrow;
+    p->ncol = ncol ? ncol : 1;
+    p->group = group;
+    p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
+    p->decay = ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL;
+    p->chunk = (nrow + l->nranks - 1) / l->nranks;
+    p->nshards = l->nranks;
+    *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
+    if (p->trainable) {
+        p->own_at = l->own_nelem;
+        l->own_nelem += aligned(p->chunk * p->ncol);
+    }
+    return (int32_t)(p - l->params);
+}
+
+/* Adds a parameter that LoRA introduces. */
+static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                              const char *suffix, int32_t norms_of)
+{
+    struct param *p = b->rc ? NULL : next_param(b);
+    if (!p)
+        return -1;
+    *p = (struct param){ .norms_of = norms_of };
+    snprintf(p->name, sizeof p->name, "base_model.model.%.200s%s", path, suffix);
+    return place_param(b, p, group, nrow, ncol);
+}
+
+static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                           const char *suffix)
+{
+    return add_adapter_of(b, group, nrow, ncol, path, suffix, -1);
+}
+
+static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
+{
+    x->magnitude = add_adapter_of(b, group, x->nout, 0, x->path, ".lora_magnitude_vector", x->w);
+    x->norms_at = b->l->norms_nelem;
+    b->l->norms_nelem += aligned(x->nout);
+}
+
+/* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files. */
+static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                            const char *source, const char *suffix)
+{
+    struct param *p = b->rc ? NULL : next_param(b);
+    if (!p)
+        return -1;
+    *p = (struct param){ .norms_of = -1, .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
+    snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
+    snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source,
+             suffix);
+    return place_param(b, p, group, nrow, ncol);
+}
+
+static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                         const char *suffix)
+{
+    return add_param_of(b, group, nrow, ncol, path, path, suffix);
+}
+
+static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, bool is_head)
+{
+    struct target t = { 0 };
+    if (b->config->lora.enabled && !b->rc)
+        b->rc = target_find(&b->config->lora, x->path, is_linear, is_head, &t, b->err);
+    if (!t.chosen || b->rc)
+        return;
+    if (b->config->lora.use_dora && (is_head || !is_linear)) {
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                 "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
+                                 "lora.target_modules, or train it whole (lora.modules_to_save)",
+                                 x->path);
+        return;
+    }
+    b->ntargets++;
+    if (t.rank_pattern != TARGET_NO_PATTERN)
+        b->rank_used[t.rank_pattern] = true;
+    if (t.alpha_pattern != TARGET_NO_PATTERN)
+        b->alpha_used[t.alpha_pattern] = true;
+    x->r = t.r;
+    x->scale = (float)t.scale;
+    x->dropout_name = XXH32(x->path, strlen(x->path), 0);
+}
+
+/* Adds the adapters of layers that share their input. All A are adjacent, so that they and their gradients can be used
+ * as one matrix. */
+static void add_adapters(struct builder *b, uint32_t group, struct linear *const *layers, int n)
+{
+    const bool embeds = layers[0] == &b->l->embed;
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path,
+                                       embeds ? ".lora_embedding_A" : ".lora_A.weight");
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path,
+                                       embeds ? ".lora_embedding_B" : ".lora_B.weight");
+    for (int i = 0; i < n && b->config->lora.use_dora; i++)
+        if (layers[i]->r)
+            add_magnitude(b, group, layers[i]);
+}
+
+/* A weight that stays quantized is frozen, and has the shape that config.json calls for. */
+static void choose_packed(struct builder *b, int32_t number)
+{
+    struct param *p = &b->l->params[number];
+    const struct packed_weight *w = packed_find(b->packed, p->source);
+    if (!w || b->rc)
+        return;
+    if (p->trainable)
+        b->rc = layout_refuse_packed(p, b->config->lora.enabled, b->packed->held, b->err);
+    else if (w->nrow != p->nrow || w->ncol != p->ncol)
+        b->rc =
+            fsdpck_error_set(b->err, FSDPCK_ERR_FORMAT, NULL,
+                             "quantized weight '%s' has the shape [%lld, %lld]; the configs call for [%lld, %lld]",
+                             p->source, (long long)w->nrow, (long long)w->ncol, (long long)p->nrow, (long long)p->ncol);
+    else
+        p->packed = w;
+}
+
+static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,
+                                const char *path)
+{
+    struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
+    snprintf(x.path, sizeof x.path, "%s", path);
+    x.w = add_param(b, group, nout, nin, path, ".weight");
+    if (!b->rc)
+        choose_packed(b, x.w);
+    if (bias)
+        x.bias = add_param(b, group, nout, 0, path, ".bias");
+    choose_adapter(b, &x, true, false);
+    return x;
+}
+
+static void add_layer(struct builder *b, int64_t number)
+{
+    const struct model *m = b->m;
+    struct layer *layer = &b->l->layers[number];
+    uint32_t group = (uint32_t)number + 1;
+    int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    char path[LAYOUT_NAME];
+#define PATH(text) (snprintf(path, sizeof path, "model.layers.%lld." text, (long long)number), path)
+    layer->norm1 = add_param(b, group, m->hidden, 0, PATH("input_layernorm"), ".weight");
+    layer->q = add_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
+    layer->k = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
+    layer->v = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
+    layer->o = add_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
+    layer->q_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
+    layer->k_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
+    layer->norm2 = add_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
+    layer->gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
+    layer->up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->gate, &layer->up }, 2);
+    layer->down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->down }, 1);
+#undef PATH
+}
+
+/* Embedding and head are linear layers, which share a weight if the model ties them. Each can have an adapter. If one
+ * of them is trained as a copy, the other uses the base's weight or its own copy: PEFT does not tie copies. */
+static void add_ends(struct builder *b)
+{
+    const struct model *m = b->m;
+    struct layout *l = b->l;
+    l->embed = (struct linear){ .path = "model.embed_tokens",
+                                .nin = m->nvocab,
+                                .nout = m->hidden,
+                                .w = -1,
+                                .bias = -1,
+                                .a = -1,
+                                .b = -1,
+                                .magnitude = -1 };
+    l->head = (struct linear){
+        .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1
+    };
+    l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
+    choose_adapter(b, &l->embed, false, false);
+    add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
+    for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
+        add_layer(b, i);
+    l->norm = add_param(b, l->ngroups - 1, m->hidden, 0, "model.norm", ".weight");
+    bool shares = m->tied && !b->rc && !l->params[l->embed.w].saved &&
+                  !(b->config->lora.enabled && target_is_saved(&b->config->lora, l->head.path));
+    l->head.w = shares ? l->embed.w
+                       : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path,
+                                      m->tied ? l->embed.path : l->head.path, ".weight");
+    choose_adapter(b, &l->head, true, true);
+    add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
+}
+
+/* The largest gradient size of groups with this parity, without the embedding's group. */
+static int64_t largest_grads(const struct layout *l, uint32_t parity)
+{
+    int64_t most = 0, sum = 0;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        if (i > 0 && l->params[i - 1].group != p->group)
+            sum = 0;
+        sum += p->trainable && p->group > 0 && p->group % 2 == parity ? aligned(p->nrow * p->ncol) : 0;
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+/* Assigns addresses to gradients. If whole modules are trained and a packet is one micro-batch, a group's gradients are
+ * needed only until its backward pass, or its exchange, is over; then groups share memory. */
+static void place_grads(struct layout *l, const struct train_config *config)
+{
+    l->grads_by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
+    l->grads_take_turns = l->grads_by_group && config->train.accumulation == 1;
+    int64_t at = 0, shared = 0,
+            second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: starts after the embedding's gradients */
+    for (size_t i = 0; i < l->nparams; i++) {
+        struct param *p = &l->params[i];
+        if (l->grads_take_turns && p->group > 0 && l->params[i - 1].group != p->group)
+            at = shared + (p->group % 2 ? 0 : second);
+        p->grad_at = at;
+        at += p->trainable ? aligned(p->nrow * p->ncol) : 0;
+        shared = p->group == 0 ? at : shared;
+        l->grad_nelem = at > l->grad_nelem ? at : l->grad_nelem;
+    }
+}
+
+/* Assigns dtypes, and addresses of values. */
+static int place_values(struct layout *l, const struct train_config *config, struct fsdpck_error *err)
+{
+    struct group_policy *policy;
+    int rc = policy_make(config, l, &policy, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        struct param *p = &l->params[i];
+        p->dtype =
+            p->norms_of < 0 ? policy[p->group].dtype : KERN_F32; /* rounding a magnitude would scale whole rows */
+        p->reduce = policy[p->group].reduce;
+        l->masters |= p->dtype == KERN_BF16;
+        p->value_at = l->value_nbytes;
+        l->value_nbytes += param_value_nbytes(l, p);
+        p->shard_at = l->shard_nbytes;
+        l->shard_nbytes += param_shard_nbytes(p);
+    }
+    free(policy);
+    return rc;
+}
+
+static int64_t first_trained_layer(const struct layout *l, const struct model *m)
+{
+    uint32_t first = l->ngroups;
+    for (size_t i = 0; i < l->nparams; i++) {
+        if (l->params[i].trainable && l->params[i].group < first)
+            first = l->params[i].group;
+    }
+    int64_t layer = (int64_t)first - 1;
+    return layer < 0 ? 0 : layer < m->nlayer ? layer : m->nlayer;
+}
+
+int layout_make(const struct model *m, const struct train_config *config, const struct packed_weights *packed,
+                uint32_t nranks, struct layout *out, struct fsdpck_error *err)
+{
+    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2 };
+    struct builder b = { .m = m, .config = config, .packed = packed, .l = &l, .err = err };
+    l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
+    b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);
+    b.alpha_used = calloc(config->lora.nalpha_pattern + 1, sizeof *b.alpha_used);
+    if (!l.layers || !b.rank_used || !b.alpha_used)
+        b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
+    else
+        add_ends(&b);
+    if (!b.rc && config->lora.enabled)
+        b.rc = layout_check_names(&l, m, &config->lora, err);
+    if (!b.rc && config->lora.enabled)
+        b.rc = layout_check_saved(&l, &config->lora, err);
+    if (!b.rc && config->lora.enabled && b.ntargets == 0)
+        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "key 'lora.target_modules' matches no module of this model; their paths are like "
+                                "model.layers.0.self_attn.q_proj");
+    if (!b.rc && config->lora.enabled)
+        b.rc = layout_check_patterns(&l, m, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern,
+                                     b.rank_used, err);
+    if (!b.rc && config->lora.enabled)
+        b.rc = layout_check_patterns(&l, m, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern,
+                                     b.alpha_used, err);
+    free(b.rank_used);
+    free(b.alpha_used);
+    if (!b.rc)
+        b.rc = place_values(&l, config, err);
+    if (!b.rc) {
+        l.first_trained_layer = first_trained_layer(&l, m);
+        place_grads(&l, config);
+    } else {
+        layout_free(&l);
+    }
+    *out = l;
+    return b.rc;
+}
+
+void layout_free(struct layout *l)
+{
+    free(l->params);
+    free(l->layers);
+    *l = (struct layout){ 0 };
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights of the base in products: as they are in parameter memory, or dequantized just before they are used. */
+#include "model/bump.h"
+#include "model/compute_impl.h"
+
+struct kern_cmat compute_rows_of(struct compute *c, const struct param *p, const void *rows, int64_t first,
+                                 int64_t nrow, int64_t at)
+{
+    const struct kern_mat to = { (char *)c->weights + at * kern_dtype_bytes(p->dtype), p->ncol, p->dtype };
+    if (!p->packed)
+        return (struct kern_cmat){ rows, p->ncol, p->dtype };
+    const struct kern_dequantize d = {
+        .nrow = nrow, .ncol = p->ncol, .form = p->packed->form, .first = first, .rows = rows, .to = to
+    };
+    c->device->ops->dequantize(c->stream, &d);
+    return kern_const(to);
+}
+
+struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at)
+{
+    const struct param *p = &c->l->params[lin->w];
+    return compute_rows_of(c, p, value_of(c, lin->w).data, 0, p->nrow, at);
+}
+
+/* Elements of the weights of layers that share an input; 0 if none is packed. */
+static int64_t packed_nelem(const struct layout *l, const struct linear *const *layers, int n)
+{
+    int64_t sum = 0;
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        sum += layers[i]->nin * layers[i]->nout;
+        any = any || l->params[layers[i]->w].packed;
+    }
+    return any ? sum : 0;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void compute_alloc_weights(struct compute *c, struct bump *v)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        const struct layer *x = &c->l->layers[i];
+        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3));
+        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->o }, 1));
+        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->gate, &x->up }, 2));
+        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->down }, 1));
+    }
+    c->weights = bump_acts(v, c->widest, n);
+}
