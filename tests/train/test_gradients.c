@@ -364,13 +364,53 @@ static double loss_at(const struct trial *t, struct reference_tensor *x, const d
     return loss;
 }
 
-static void compare(const struct trial *t, struct reference_tensor *x, const double *direction, const float *gradient,
-                    double allowed, const char *what)
+static double derivative(const struct trial *t, struct reference_tensor *x, const double *direction)
 {
     const double step = 2e-5;
-    double got = 0, want = (loss_at(t, x, direction, step) - loss_at(t, x, direction, -step)) / (2 * step);
+    return (loss_at(t, x, direction, step) - loss_at(t, x, direction, -step)) / (2 * step);
+}
+
+/* Copies of the tensors with every element moved at random by up to half a unit in the last place of fp32. */
+static struct reference_tensor *rounded(struct trial *t)
+{
+    struct reference_tensor *copies = malloc(t->ref.ntensors * sizeof *copies);
+    for (size_t i = 0; i < t->ref.ntensors; i++) {
+        const struct reference_tensor *from = &t->ref.tensors[i];
+        const int64_t n = from->nrow * from->ncol;
+        copies[i] = *from;
+        copies[i].data = malloc((size_t)n * sizeof *from->data);
+        for (int64_t j = 0; j < n; j++)
+            copies[i].data[j] = from->data[j] * (1 + uniform(t) * 0x1p-24);
+    }
+    return copies;
+}
+
+/* How far such roundings move the exact derivative `want`. fp32 rounds every activation too: where the model amplifies
+ * that (qwen3 normalizes each head, and a head of two elements can lie near zero), no fp32 gradient comes closer. */
+static double moved_by_rounding(struct trial *t, const struct reference_tensor *x, const double *direction, double want)
+{
+    enum { DRAWS = 6 };
+    struct reference_tensor *exact = t->ref.tensors;
+    double most = 0;
+    for (int draw = 0; draw < DRAWS; draw++) {
+        t->ref.tensors = rounded(t);
+        most = fmax(most, fabs(derivative(t, &t->ref.tensors[x - exact], direction) - want));
+        for (size_t i = 0; i < t->ref.ntensors; i++)
+            free(t->ref.tensors[i].data);
+        free(t->ref.tensors);
+        t->ref.tensors = exact;
+    }
+    return most;
+}
+
+static void compare(struct trial *t, struct reference_tensor *x, const double *direction, const float *gradient,
+                    double allowed, const char *what)
+{
+    double got = 0, want = derivative(t, x, direction);
     for (int64_t i = 0; i < x->nrow * x->ncol; i++)
         got += (double)gradient[i] * direction[i];
+    if (!(fabs(got - want) <= allowed))
+        allowed += 8 * moved_by_rounding(t, x, direction, want);
     if (!(fabs(got - want) <= allowed))
         fail_msg("%s: %s, %s: %.9g, by differences %.9g; %.2g is allowed", t->text, x->name, what, got, want, allowed);
 }
