@@ -32,7 +32,7 @@ FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "nccl
 REPLAYS = {
     "cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2, "cudaGraphUpload": 2
 }
-WHEN = (1, 3, 20, 150)  # which of a rank's calls
+WHEN = (1, 3, 20, 100)  # which of a rank's calls
 
 
 class Hosted(Tests):
@@ -129,7 +129,7 @@ class Hosted(Tests):
         step, with gathers, with dropout and with a profile (which is never replayed), and where the device does not
         record."""
         data = str(self.goldens / "lora-qwen3/data.jsonl")
-        evaluated = {"lora": {"r": 2, "lora_dropout": 0.1}, "data": {"train": data, "eval": data, "seq_len": 150}}
+        evaluated = {"lora": {"r": 2, "lora_dropout": 0.1}, "data": {"train": data, "eval": data, "seq_len": 64}}
         refused = {call: {"FSDPTRAIN_HOSTED_FAIL": f"{call} 3 {code}"} for call, code in REPLAYS.items()}
         for how, options, sections, more in (("as it is", [], {}, refused), ("gathered", [
                 "--ranks", 2
@@ -140,8 +140,8 @@ class Hosted(Tests):
             for name, env in {"pieces": {"FSDPTRAIN_REPLAY": 0}, "replayed": {}, **more}.items():
                 path, out = self.config(
                     f"replayed-{how}-{name}",
-                    150,
-                    train={"max_steps": 3, "global_batch_size": 4, "eval_steps": 1},
+                    64,
+                    train={"max_steps": 3, "global_batch_size": 2, "eval_steps": 3},
                     checkpoint={"save_steps": 3},
                     **sections,
                 )
@@ -183,12 +183,12 @@ class Hosted(Tests):
 
     # --- what goes wrong
 
-    def config(self, name, seq_len=40, **sections):
+    def config(self, name, seq_len=20, **sections):
         folder, out = self.goldens / "lora-qwen3", self.tmp / name
         config = {
             "model": str(folder / "model"), "output_dir": str(out),
             "data": {"train": str(folder / "data.jsonl"), "seq_len": seq_len}, "lora": {"r": 2},
-            "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}
+            "train": {"max_steps": 2, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}
         }
         return self.write(name, {**config, **sections}), out
 

@@ -174,6 +174,8 @@ build_usable() {
         grep -qF "\"source\": \"$top\"" "$1/meson-info/meson-info.json" 2>/dev/null
 }
 
+build_targets=() # of build(); everything, where none is named
+
 # build NAME MESON_OPTION... : configures and compiles, and sets $build to the directory. "" is the release build, in build/ itself.
 # A directory that lies there half-finished, or of a checkout that has moved, is made anew; where the checkout cannot be written
 # (another user's), the build goes to the cache.
@@ -195,7 +197,7 @@ build() {
         find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -not -name fuzz -not -name quickstart -exec rm -rf {} +
         meson setup "$build" "$top" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "meson could not configure $build"; }
     fi
-    ninja -C "$build" </dev/null 2>&1 | tee "$log" | progress ninja || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
+    ninja -C "$build" "${build_targets[@]}" </dev/null 2>&1 | tee "$log" | progress ninja || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
     rm -f "$log"
     fsdpck=$build/src/tools/fsdpck
     [ -x "$fsdpck" ] || die "$fsdpck was not built"
