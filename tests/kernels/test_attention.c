@@ -41,10 +41,11 @@ static const struct job jobs[] = {
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 
-/* q, k, v, o, d_o, and the expected results in fp64. */
+/* q, k, v, o, d_o, and in fp64 the inputs without gaps and the expected results. */
 struct bench {
     struct kern_attention_shape s;
     struct matrix q, k, v, o, d_o, dq, dk, dv;
+    double *q64, *k64, *v64, *d_o64;
     double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref;
 };
 
@@ -53,55 +54,68 @@ ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, i
     return j >= s->cu_seqlens[doc] && j <= i && (s->window == 0 || j > i - s->window);
 }
 
-ONE_THREAD static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
+/* The inputs as the reference reads them: an access of a matrix per product would be most of this test's time. */
+static void widen(const struct matrix *m, double *to)
+{
+    for (int64_t i = 0; i < m->nrow; i++)
+        for (int64_t j = 0; j < m->ncol; j++)
+            to[i * m->ncol + j] = at(m, i, j);
+}
+
+static void widen_inputs(struct bench *b)
+{
+    widen(&b->q, b->q64), widen(&b->k, b->k64), widen(&b->v, b->v64), widen(&b->d_o, b->d_o64);
+}
+
+ONE_THREAD static double dot(const double *x, const double *y, int64_t n)
 {
     double sum = 0;
-    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
-    for (int64_t c = 0; c < d; c++)
-        sum += at(&b->q, i, h * d + c) * at(&b->k, j, kv * d + c);
-    return sum * (double)b->s.scale;
+    for (int64_t c = 0; c < n; c++)
+        sum += x[c] * y[c];
+    return sum;
+}
+
+ONE_THREAD static void add(double *to, double factor, const double *x, int64_t n)
+{
+    for (int64_t c = 0; c < n; c++)
+        to[c] += factor * x[c];
 }
 
 /* One query: its weights in p, output and lse. */
 ONE_THREAD static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
 {
-    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), first = b->s.cu_seqlens[doc];
+    const int64_t at_q = (i * b->s.nhead + h) * d;
     double top = -INFINITY, sum = 0;
-    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++)
+    for (int64_t j = first; j <= i; j++)
         if (sees(&b->s, doc, i, j))
-            top = fmax(top, p[j] = score(b, i, j, h));
-    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++)
+            top = fmax(top, p[j] = (double)b->s.scale * dot(&b->q64[at_q], &b->k64[(j * b->s.nkv + kv) * d], d));
+    for (int64_t j = first; j <= i; j++)
         sum += p[j] = sees(&b->s, doc, i, j) ? exp(p[j] - top) : 0;
-    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
+    for (int64_t j = first; j <= i; j++) {
         p[j] /= sum;
-        for (int64_t c = 0; c < d; c++)
-            b->o_ref[(i * b->s.nhead + h) * d + c] += p[j] * at(&b->v, j, kv * d + c);
+        add(&b->o_ref[at_q], p[j], &b->v64[(j * b->s.nkv + kv) * d], d);
     }
     b->lse_ref[h * b->s.ntok + i] = top + log(sum);
 }
 
 ONE_THREAD static void row_backward(struct bench *b, int64_t doc, int64_t i, int64_t h, const double *p)
 {
-    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
-    double delta = 0;
-    for (int64_t c = 0; c < d; c++)
-        delta += at(&b->d_o, i, h * d + c) * b->o_ref[(i * b->s.nhead + h) * d + c];
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), at_q = (i * b->s.nhead + h) * d;
+    const double *d_o = &b->d_o64[at_q], delta = dot(d_o, &b->o_ref[at_q], d);
     for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
-        double dp = 0;
-        for (int64_t c = 0; c < d; c++)
-            dp += at(&b->d_o, i, h * d + c) * at(&b->v, j, kv * d + c);
-        double ds = p[j] * (dp - delta) * (double)b->s.scale;
-        for (int64_t c = 0; c < d; c++) {
-            b->dv_ref[(j * b->s.nkv + kv) * d + c] += p[j] * at(&b->d_o, i, h * d + c);
-            b->dk_ref[(j * b->s.nkv + kv) * d + c] += ds * at(&b->q, i, h * d + c);
-            b->dq_ref[(i * b->s.nhead + h) * d + c] += ds * at(&b->k, j, kv * d + c);
-        }
+        const int64_t at_kv = (j * b->s.nkv + kv) * d;
+        const double ds = p[j] * (dot(d_o, &b->v64[at_kv], d) - delta) * (double)b->s.scale;
+        add(&b->dv_ref[at_kv], p[j], d_o, d);
+        add(&b->dk_ref[at_kv], ds, &b->q64[at_q], d);
+        add(&b->dq_ref[at_q], ds, &b->k64[at_kv], d);
     }
 }
 
 static void reference(struct bench *b)
 {
     double *p = zeros(b->s.ntok);
+    widen_inputs(b);
     for (int64_t doc = 0; doc < b->s.ndoc; doc++)
         for (int64_t i = b->s.cu_seqlens[doc]; i < b->s.cu_seqlens[doc + 1]; i++)
             for (int64_t h = 0; h < b->s.nhead; h++) {
@@ -123,6 +137,10 @@ static struct bench bench_new(struct rig *rig, const struct kern_attention_shape
                        .dq = matrix_new(s->ntok, nq, rig->dtype),
                        .dk = matrix_new(s->ntok, nkv, rig->dtype),
                        .dv = matrix_new(s->ntok, nkv, rig->dtype),
+                       .q64 = zeros(s->ntok * nq),
+                       .k64 = zeros(s->ntok * nkv),
+                       .v64 = zeros(s->ntok * nkv),
+                       .d_o64 = zeros(s->ntok * nq),
                        .o_ref = zeros(s->ntok * nq),
                        .lse_ref = zeros(s->nhead * s->ntok),
                        .dq_ref = zeros(s->ntok * nq),
@@ -136,6 +154,7 @@ static void bench_free(struct bench *b)
     struct matrix *all[] = { &b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);
+    must_free(b->q64), must_free(b->k64), must_free(b->v64), must_free(b->d_o64);
     must_free(b->o_ref), must_free(b->lse_ref), must_free(b->dq_ref), must_free(b->dk_ref), must_free(b->dv_ref);
 }
 
@@ -363,13 +382,14 @@ static void scratch_of_more(struct rig *rig)
 static double objective(struct bench *b)
 {
     double sum = 0, *p = zeros(b->s.ntok);
+    widen_inputs(b);
     memset(b->o_ref, 0, (size_t)(b->s.ntok * b->q.ncol) * sizeof(double));
     for (int64_t doc = 0; doc < b->s.ndoc; doc++)
         for (int64_t i = b->s.cu_seqlens[doc]; i < b->s.cu_seqlens[doc + 1]; i++)
             for (int64_t h = 0; h < b->s.nhead; h++)
                 row_forward(b, doc, i, h, p);
     for (int64_t i = 0; i < b->s.ntok * b->q.ncol; i++)
-        sum += b->o_ref[i] * at(&b->d_o, i / b->q.ncol, i % b->q.ncol);
+        sum += b->o_ref[i] * b->d_o64[i];
     must_free(p);
     return sum;
 }
