@@ -35,6 +35,21 @@ static double scale_of(const struct reference *m, int64_t r)
     return m->alpha / (m->rslora ? sqrt((double)r) : (double)r);
 }
 
+/* drop(x): (ntok, ncol), token0 the first token's place in the step; the caller frees. */
+static double *drop(const struct reference *m, const char *path, const double *x, int64_t ntok, int64_t ncol,
+                    int64_t token0)
+{
+    const struct kern_dropout how = { .p = (float)m->dropout,
+                                      .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) },
+                                      .token0 = token0,
+                                      .width = ncol };
+    double *dropped = room(ntok * ncol);
+    for (int64_t t = 0; t < ntok; t++)
+        for (int64_t j = 0; j < ncol; j++)
+            dropped[t * ncol + j] = x[t * ncol + j] * dropout_ref(&how, t, j);
+    return dropped;
+}
+
 /* y[t] += scale·B·A·drop(x[t]) */
 static void add_adapter(const struct reference *m, const char *path, const double *x, int64_t ntok, int64_t token0,
                         double *y)
@@ -43,19 +58,17 @@ static void add_adapter(const struct reference *m, const char *path, const doubl
                                   *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
     if (!a)
         return;
-    const struct kern_dropout drop = { .p = (float)m->dropout,
-                                       .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) },
-                                       .token0 = token0,
-                                       .width = a->ncol };
+    double *dropped = drop(m, path, x, ntok, a->ncol, token0);
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t k = 0; k < a->nrow; k++) {
             double s = 0;
             for (int64_t j = 0; j < a->ncol; j++)
-                s += a->data[k * a->ncol + j] * x[t * a->ncol + j] * dropout_ref(&drop, t, j);
+                s += a->data[k * a->ncol + j] * dropped[t * a->ncol + j];
             for (int64_t i = 0; i < b->nrow; i++)
                 y[t * b->nrow + i] += scale_of(m, a->nrow) * b->data[i * a->nrow + k] * s;
         }
     }
+    free(dropped);
 }
 
 void reference_norms(const struct reference *m, const char *path, double *norms)
@@ -82,18 +95,16 @@ static void add_dora(const struct reference *m, const char *path, const struct r
 {
     const struct reference_tensor *magnitude = reference_find(m, "base_model.model.", path, ".lora_magnitude_vector"),
                                   *norms = reference_find(m, "norms.", path, "");
-    const struct kern_dropout drop = { .p = (float)m->dropout,
-                                       .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) },
-                                       .token0 = token0,
-                                       .width = w->ncol };
+    double *dropped = drop(m, path, x, ntok, w->ncol, token0);
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t i = 0; i < w->nrow; i++) {
             double base = 0, g = magnitude->data[i] / norms->data[i];
             for (int64_t j = 0; j < w->ncol; j++)
-                base += w->data[i * w->ncol + j] * x[t * w->ncol + j] * dropout_ref(&drop, t, j);
+                base += w->data[i * w->ncol + j] * dropped[t * w->ncol + j];
             y[t * w->nrow + i] += (g - 1) * base + g * add[t * w->nrow + i];
         }
     }
+    free(dropped);
 }
 
 /* y = x·Wᵀ + bias + adapter; the caller frees. */
