@@ -114,11 +114,24 @@ static int cut_files(struct verify_reader *rd, struct fsdpck_error *err)
     return rc;
 }
 
-static int init_worker(struct verify_worker *w, bool decodes, struct fsdpck_error *err)
+/* A window of the largest file; that of a small checkpoint needs no huge page, whose clearing would cost more than the
+ * check. */
+static uint64_t window_nbytes(const struct verify_reader *rd)
 {
-    w->buffer = fsdpck_buffer_new(FSDPCK_VERIFY_WINDOW_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
+    const struct fsdpck_index *index = rd->v->src->impl;
+    const struct index_file *files = index->files.data;
+    uint64_t largest = 0;
+    for (uint32_t rank = 0; rank < rd->v->src->files.count; rank++)
+        if (files[rank].is_loaded && files[rank].table > largest)
+            largest = files[rank].table;
+    return largest < FSDPCK_VERIFY_WINDOW_NBYTES ? largest : FSDPCK_VERIFY_WINDOW_NBYTES;
+}
+
+static int init_worker(struct verify_worker *w, uint64_t window, bool decodes, struct fsdpck_error *err)
+{
+    w->buffer = fsdpck_buffer_new(window + 2 * FSDPCK_PAGE_NBYTES);
     w->decoder = decodes ? fsdpck_decoder_new() : NULL;
-    return w->buffer && (w->decoder || !decodes) ? 0 : fsdpck_error_nomem(err, FSDPCK_VERIFY_WINDOW_NBYTES);
+    return w->buffer && (w->decoder || !decodes) ? 0 : fsdpck_error_nomem(err, window);
 }
 
 static int init_workers(struct verify_reader *rd, struct fsdpck_error *err)
@@ -131,7 +144,7 @@ static int init_workers(struct verify_reader *rd, struct fsdpck_error *err)
     rd->workers = calloc(rd->nworkers, sizeof *rd->workers);
     int rc = rd->workers ? 0 : fsdpck_error_nomem(err, rd->nworkers * sizeof *rd->workers);
     for (unsigned i = 0; !rc && i < rd->nworkers; i++)
-        rc = init_worker(&rd->workers[i], rd->v->src->compressed, err);
+        rc = init_worker(&rd->workers[i], window_nbytes(rd), rd->v->src->compressed, err);
     return rc;
 }
 
