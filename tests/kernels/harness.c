@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ThreadSanitizer is ten times slower, and looks for races, not for numbers. */
-#ifdef __SANITIZE_THREAD__
+/* Sanitizers are ten times slower, and look for races and for what lies outside, not for numbers. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { WATCHED = true };
 #else
 enum { WATCHED = false };
