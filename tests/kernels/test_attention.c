@@ -55,7 +55,7 @@ ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, i
 }
 
 /* The inputs as the reference reads them: an access of a matrix per product would be most of this test's time. */
-static void widen(const struct matrix *m, double *to)
+ONE_THREAD static void widen(const struct matrix *m, double *to)
 {
     for (int64_t i = 0; i < m->nrow; i++)
         for (int64_t j = 0; j < m->ncol; j++)
