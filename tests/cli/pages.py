@@ -122,6 +122,8 @@ def refusals(tool):
     check("this is no page of fsdpck, and one would replace it" in said and "--html" in said, said)
     check("mine" in (tool.tmp / "mine.html").read_text(), "a file of the user is replaced")
     tool("ls", "sharded", "--html", "no/folder.html", code=3)
+    said = tool("ls", "sharded", "--html", "", code=2).stderr
+    check(said == "fsdpck: --html: needs the name of a file\n", said)
     check(not list(tool.tmp.glob("*.tmp-*")), "temporary files are left")
 
 

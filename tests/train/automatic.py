@@ -122,8 +122,8 @@ class Automatic:
         """What does not fit into memory goes to a file, and no more; the bits are those of a run in memory."""
         train = {**self.config["train"], "micro_batch_size": 1}
         keys = {"train": train, "lora": None, "dtype": {"param": "bf16"}}
-        path = self.write("outside", **keys, fsdp={"offload": "auto", "offload_memory": 65536})
-        folder = str(pathlib.Path("outside")) + "/"
+        path = self.write("it's outside", **keys, fsdp={"offload": "auto", "offload_memory": 65536})
+        folder = r"'it'\''s outside/'"  # as a word of a shell's command
 
         def search(limit, want=0):
             done = self.call("plan", path, "--threads", 1, "--search", "--json", "--memory", limit, want=want)

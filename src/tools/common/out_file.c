@@ -29,6 +29,8 @@ static int check_kind(const struct out_file *out, struct fsdpck_error *err)
 int out_file_write(const struct out_file *out, struct fsdpck_error *err)
 {
     char temporary[PATH_MAX];
+    if (!*out->path)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out->option, "needs the name of a file");
     const int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", out->path, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof temporary)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out->path, "the path is too long");

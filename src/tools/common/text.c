@@ -19,6 +19,25 @@ void text_print(FILE *f, const char *text)
     }
 }
 
+void text_print_word(FILE *f, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
+    if (*text && !text[strspn(text, plain)]) {
+        fputs(text, f);
+        return;
+    }
+    putc('\'', f);
+    for (;;) {
+        const size_t n = strcspn(text, "'");
+        text_print_block(f, text, n);
+        if (!text[n])
+            break;
+        fputs("'\\''", f);
+        text += n + 1;
+    }
+    putc('\'', f);
+}
+
 size_t text_width(const char *text)
 {
     size_t width = 0;

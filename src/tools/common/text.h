@@ -13,6 +13,8 @@ enum { TEXT_NBYTES = 32 };
 /* Prints a name from a file. Bytes that fsdpck_printable() does not accept become \xNN, so that no name can steer a
  * terminal or fake a line. A backslash is printed as it is. */
 void text_print(FILE *f, const char *text);
+/* The same as one word of a shell's command, in quotes where it needs them. */
+void text_print_word(FILE *f, const char *text);
 /* The same for several lines: newlines and tabs are printed as they are. */
 void text_print_block(FILE *f, const char *text, size_t nbytes);
 size_t text_width(const char *text); /* columns that text_print() uses, one per character */

@@ -48,7 +48,7 @@ static void print_choice(unsigned keys, const struct train_config *config, const
         printf(" --set fsdp.offload=null");
     if (keys & TRAIN_AUTO_OFFLOAD && c->offload) {
         printf(" --set fsdp.offload=");
-        text_print(stdout, config->fsdp.offload_here);
+        text_print_word(stdout, config->fsdp.offload_here);
         printf("%s%s", c->offload >= TRAIN_OFFLOAD_GRADIENTS ? " --set fsdp.offload_gradients=true" : "",
                c->offload >= TRAIN_OFFLOAD_PARAMETERS ? " --set fsdp.offload_params=true" : "");
     }
