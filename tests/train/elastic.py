@@ -52,9 +52,7 @@ class Elastic(Ranks):
         """Lost before there is a first step."""
         for delay in (0.0, 0.02, 0.1):
             out, process = self.go(f"early{delay}")
-            pids = []
-            while len(pids) < 3 and process.poll() is None:
-                pids = children_of(process.pid)
+            pids = self.first_children(process, 3)
             time.sleep(delay)
             self.kill(process, pids[2], signal.SIGKILL)
             self.expect(self.touched(process, 0), "rank 2 of 3 was killed", "going on with 2 of 3 ranks from ")
@@ -67,10 +65,7 @@ class Elastic(Ranks):
         self.finish(self.start(path, "--ranks", "1"))
         named = before / "checkpoints" / "step-000020"
         out, process = self.go("resumed", "--resume", str(named), checkpoint={"memory_every": 0, "save_steps": 0})
-        pids = []
-        while len(pids) < 3 and process.poll() is None:
-            pids = children_of(process.pid)
-        self.kill(process, pids[2], signal.SIGKILL)
+        self.kill(process, self.first_children(process, 3)[2], signal.SIGKILL)
         self.expect(self.touched(process, 0), "rank 2 of 3 was killed", f"going on with 2 of 3 ranks from {named}")
         found, wanted = ([(m["step"], m["loss"]) for m in self.metrics(o)][-(STEPS - 20):] for o in (out, before))
         if found != wanted:

@@ -8,7 +8,7 @@ on this host. A run goes on after a loss on the hosts that answer, with the bits
 Needs numpy."""
 import argparse, contextlib, os, pathlib, re, signal, socket, subprocess, sys, time
 
-from harness import Early, Failure, add_device, children_of
+from harness import Early, Failure, add_device, children_of, proc_of
 from ranks_harness import MPI_ENV, Ranks
 from ranks_mpi import Mpi
 
@@ -81,11 +81,8 @@ class ElasticHosts(Mpi):
 
     def ranks_of(self, process):
         pids = [process.pid]
-        try:
-            for _ in range(3):  # launcher, fsdptrain, ranks
-                pids = [child for pid in pids for child in children_of(pid)]
-        except FileNotFoundError:  # one has ended meanwhile
-            return []
+        for _ in range(3):  # launcher, fsdptrain, ranks
+            pids = [child for pid in pids for child in children_of(pid)]
         return pids
 
     def launched(self, *wanted):
@@ -255,16 +252,8 @@ class ElasticHosts(Mpi):
 
     def ranks_on(self, host):
         """The processes of a host that train: those that a fsdptrain run has forked."""
-        def is_run(pid):
-            try:
-                return b"\0--keeper\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                return False
-        runs = [pid for pid in self.on(host) if is_run(pid)]
-        return [pid for pid in runs if pathlib.Path(f"/proc/{pid}/comm").exists() and self.parent(pid) in runs]
-
-    def parent(self, pid):
-        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        runs = [pid for pid in self.on(host) if b"\0--keeper\0" in proc_of(pid, "cmdline")]
+        return [child for pid in runs for child in children_of(pid) if child in runs]
 
     def memory_of_lost_host(self, first, second):
         """The rows of the second host are in the memory of the first, too."""
@@ -301,13 +290,14 @@ class ElasticHosts(Mpi):
         with self.kept("kept-none", 1, 1, save_steps=30) as (out, process, names, agent):
             said = self.until(process, 40)
             self.signal([pid for pid in self.on(names[1]) if self.is_keeper(pid)], signal.SIGKILL)
-            self.kill(process, self.ranks_on(names[1])[0], signal.SIGKILL)
+            for rank in self.ranks_on(names[1]) or self.touched(process, None):
+                self.kill(process, rank, signal.SIGKILL)
             said += self.touched(process, 0)
             self.expect(said, r"going on from \S+/checkpoints/step-0000\d\d")
             self.whole(out)
 
     def is_keeper(self, pid):
-        return b"\0keep\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"\0keep\0" in proc_of(pid, "cmdline")
 
     def ends(self):
         _, process = self.go("few", "--exit-on-loss", "9", least=2, hosts=f"{HERE}:1,other:2", steps=100000)

@@ -59,8 +59,16 @@ def config_of(folder, out, **train):
 LIMIT_S = 1800  # what takes longer hangs
 
 
+def proc_of(pid, name):
+    """What /proc/PID/NAME holds; nothing where the process has ended, which it may between open() and read()."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def children_of(pid):
-    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(p) for p in proc_of(pid, f"task/{pid}/children").split()]
 
 
 class Failure(Exception):
@@ -107,7 +115,7 @@ class Tests:
                             f"the run was over before it was stopped, killed or asked, {TRIES} times: {e}") from None
             with self.lock:
                 self.passed += 1
-        except (Failure, subprocess.SubprocessError, OSError, KeyError, ValueError) as e:
+        except (Failure, subprocess.SubprocessError, OSError, LookupError, ValueError) as e:
             said = getattr(e, "stderr", None) or ""
             with self.lock:
                 self.failed += 1
@@ -152,6 +160,12 @@ class Tests:
         if len(pids) != n:
             self.touched(process, None)
         return pids
+
+    def first_children(self, process, n):
+        """As soon as there are n of them."""
+        while len(pids := children_of(process.pid)) < n and process.poll() is None:
+            pass
+        return pids if len(pids) == n else self.children(process, n)
 
     def kill(self, process, pid, number):
         try:

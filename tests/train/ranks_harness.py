@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks, and of several under mpirun, that are watched while they go, against the one that nobody
 touches."""
-import concurrent.futures, json, os, pathlib, random, re, shutil, subprocess, threading, time
+import concurrent.futures, json, os, random, re, shutil, subprocess, threading, time
 
 from built import joins_mpi
-from harness import LIMIT_S, Failure, Skip, Tests
+from harness import LIMIT_S, Failure, Skip, Tests, proc_of
 
 PATIENCE = "20"  # seconds that ranks wait for one that stalls: more than a busy machine keeps one of its own waiting
 MPIRUN = shutil.which("mpirun")
@@ -23,10 +23,8 @@ def need_mpi(program):
 
 
 def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
+    stat = proc_of(pid, "stat").rpartition(b")")[2].split()
+    return bool(stat) and stat[0] not in b"ZX"
 
 
 class Ranks(Tests):

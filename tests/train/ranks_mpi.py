@@ -3,12 +3,12 @@
 import contextlib, json, os, pathlib, re, secrets, shutil, signal, socket, struct, subprocess, time
 import numpy as np
 
-from harness import Early, Failure, Skip, children_of, read_safetensors, write_safetensors
+from harness import Early, Failure, Skip, children_of, proc_of, read_safetensors, write_safetensors
 from ranks_harness import MPI_ENV, MPIRUN, PATIENCE, Ranks, need_mpi
 
 
 def rank_of(pid):
-    for variable in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0"):
+    for variable in proc_of(pid, "environ").decode(errors="replace").split("\0"):
         name, _, value = variable.partition("=")
         if name == "OMPI_COMM_WORLD_RANK":
             return int(value)
