@@ -3,6 +3,7 @@
  * nothing. */
 #include "cpu/stream.h"
 
+#include "cpu/experts.h"
 #include "cpu/matmul.h"
 #include "cpu/packed_plan.h"
 #include "cpu/simd.h"
@@ -153,6 +154,7 @@ const struct kern_device cpu_device = {
     .name = "cpu",
     .row_unit = 1,
     .ops = &cpu_ops,
+    .experts = &cpu_expert_ops,
     .memory = &cpu_memory,
     .stream_new = stream_new,
     .stream_free = stream_free,

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of mixtures of experts (Shazeer et al. 2017): a router gives each token its top_k of nexperts experts. A
+ * choice is a token and one of its experts: number token·top_k + slot. The rows that experts work on are the choices in
+ * the order of experts, and of tokens within each: those of an expert are consecutive, so that its products are plain
+ * ones. No token is left out, however uneven the choice. A device of its own table: kern_device.experts is NULL where
+ * it has none. */
+#ifndef KERNELS_EXPERTS_H
+#define KERNELS_EXPERTS_H
+
+#include <kernels/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kern_route {
+    int64_t ntok, nexperts, top_k; /* top_k from 1 to nexperts */
+    int64_t unit;                  /* the rows of an expert are padded to a multiple of it */
+    bool normalised;               /* the weights of a token are divided by their sum */
+    const float *logits;           /* (ntok, nexperts) */
+    float *weights;                /* (ntok, top_k) the largest of the softmax over all experts, in descending order */
+    int32_t *experts;              /* (ntok, top_k) whose they are: of equal logits, the lowest expert's comes first */
+    int32_t *rows;                 /* (ntok, top_k) the row of each choice */
+    int32_t *choices;              /* (kern_route_rows()) the choice of each row; -1: padding */
+    int64_t *starts; /* (nexperts + 1) host memory, complete when the call returns: the rows of expert e are
+                        [starts[e], starts[e + 1]) */
+};
+/* A NaN among the logits of a token makes its weights NaN. */
+typedef void kern_route_fn(struct kern_stream *, const struct kern_route *);
+
+/* The most rows that a routing has, with padding. */
+static inline int64_t kern_route_rows(int64_t ntok, int64_t nexperts, int64_t top_k, int64_t unit)
+{
+    const int64_t n = ntok * top_k;
+    return n + (n < nexperts ? n : nexperts) * (unit - 1);
+}
+
+struct kern_route_grad {
+    int64_t ntok, nexperts, top_k;
+    bool normalised;
+    const float *logits, *weights, *dweights; /* (ntok, nexperts); (ntok, top_k) */
+    const int32_t *experts;
+    float *dlogits; /* (ntok, nexperts) */
+};
+typedef void kern_route_grad_fn(struct kern_stream *, const struct kern_route_grad *);
+
+struct kern_expert_rows {
+    int64_t nrow, ncol, top_k;
+    const int32_t *choices; /* (nrow) */
+    struct kern_cmat src;   /* (ntok, ncol) */
+    struct kern_mat dst;    /* (nrow, ncol) each row that of its token; padding is zero */
+};
+typedef void kern_expert_rows_fn(struct kern_stream *, const struct kern_expert_rows *);
+
+struct kern_expert_sum {
+    int64_t ntok, ncol, top_k;
+    const int32_t *rows;  /* (ntok, top_k) */
+    struct kern_cmat src; /* (nrow, ncol) */
+    struct kern_cmat add; /* (ntok, ncol) or none; may be dst */
+    struct kern_mat dst;  /* (ntok, ncol): add + Σ rows of src, in the order of a token's choices */
+};
+typedef void kern_expert_sum_fn(struct kern_stream *, const struct kern_expert_sum *);
+
+/* The weight of a choice is applied to the activation, before the last product of an expert, which is linear. */
+struct kern_expert_act {
+    int64_t nrow, ncol;
+    const int32_t *choices;    /* (nrow) */
+    const float *weights;      /* by choice */
+    struct kern_cmat gate, up; /* (nrow, ncol) */
+    struct kern_mat y;         /* weight·silu(gate)·up; may be gate or up; padding is zero */
+};
+typedef void kern_expert_act_fn(struct kern_stream *, const struct kern_expert_act *);
+
+struct kern_expert_act_grad {
+    int64_t nrow, ncol;
+    const int32_t *choices;
+    const float *weights;
+    float *dweights; /* by choice: Σ dy·silu(gate)·up */
+    struct kern_cmat gate, up, dy;
+    struct kern_mat dgate, dup; /* may be gate and up; of padding zero */
+    struct kern_mat y;          /* the activation anew; may be dy; data NULL: not wanted */
+};
+typedef void kern_expert_act_grad_fn(struct kern_stream *, const struct kern_expert_act_grad *);
+
+/* clang-format off */
+#define KERN_EXPERT_OPS(OP) \
+    OP(route, route) OP(route_grad, route_grad) OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) \
+    OP(act_grad, expert_act_grad)
+/* clang-format on */
+
+struct kern_expert_ops {
+#define KERN_MEMBER(name, type) kern_##type##_fn *name;
+    KERN_EXPERT_OPS(KERN_MEMBER)
+#undef KERN_MEMBER
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixtures of experts: routing, the order of rows, and the operations on rows, with their gradients. */
+#include "harness.h"
+
+#include <kernels/experts.h>
+#include <kernels/stream.h>
+#include <math.h>
+#include <string.h>
+
+struct shape {
+    int64_t ntok, nexperts, top_k, unit, ncol;
+    bool normalised;
+};
+
+static const struct shape shapes[] = {
+    { 1, 1, 1, 1, 1, true },      { 1, 4, 2, 8, 5, false },     { 300, 8, 2, 8, 33, true },
+    { 257, 16, 4, 1, 70, false }, { 40, 128, 8, 8, 1100, true }, { 3, 6, 6, 8, 2100, false },
+};
+
+struct routing {
+    float *logits, *weights, *dweights;
+    int32_t *experts, *rows, *choices;
+    int64_t *starts, nrow;
+};
+
+/* Some logits are equal, and one expert is chosen by nobody if there are several. */
+static void fill(struct rig *rig, const struct shape *s, float *logits)
+{
+    for (int64_t i = 0; i < s->ntok * s->nexperts; i++) {
+        logits[i] = (float)(round(rig_uniform(rig) * 12) / 2);
+        if (i % s->nexperts == 1 && s->top_k < s->nexperts)
+            logits[i] = -30;
+    }
+}
+
+static struct routing route(struct rig *rig, const struct shape *s)
+{
+    const int64_t nchoices = s->ntok * s->top_k, most = kern_route_rows(s->ntok, s->nexperts, s->top_k, s->unit);
+    struct routing r = { .logits = float_zeros(s->ntok * s->nexperts),
+                         .weights = float_zeros(nchoices),
+                         .dweights = float_zeros(nchoices),
+                         .experts = must_alloc((size_t)nchoices * sizeof(int32_t)),
+                         .rows = must_alloc((size_t)nchoices * sizeof(int32_t)),
+                         .choices = must_alloc((size_t)most * sizeof(int32_t)),
+                         .starts = must_alloc((size_t)(s->nexperts + 1) * sizeof(int64_t)) };
+    fill(rig, s, r.logits);
+    const struct kern_route k = { .ntok = s->ntok,
+                                  .nexperts = s->nexperts,
+                                  .top_k = s->top_k,
+                                  .unit = s->unit,
+                                  .normalised = s->normalised,
+                                  .logits = r.logits,
+                                  .weights = r.weights,
+                                  .experts = r.experts,
+                                  .rows = r.rows,
+                                  .choices = r.choices,
+                                  .starts = r.starts };
+    rig->device->experts->route(rig->stream, &k);
+    check_stream(rig);
+    r.nrow = r.starts[s->nexperts];
+    assert_true(r.nrow <= most);
+    return r;
+}
+
+static void routing_free(struct routing *r)
+{
+    must_free(r->logits), must_free(r->weights), must_free(r->dweights), must_free(r->experts);
+    must_free(r->rows), must_free(r->choices), must_free(r->starts);
+}
+
+/* Weights of one token: experts sorted by logit, then by number. */
+static void token_weights(const struct shape *s, const float *logits, int32_t *experts, double *weights)
+{
+    double all = 0, sum = 0;
+    for (int64_t e = 0; e < s->nexperts; e++)
+        all += exp((double)logits[e]);
+    for (int64_t k = 0; k < s->top_k; k++) {
+        experts[k] = -1;
+        for (int32_t e = 0; e < s->nexperts; e++) {
+            bool taken = false;
+            for (int64_t j = 0; j < k; j++)
+                taken = taken || experts[j] == e;
+            if (!taken && (experts[k] < 0 || logits[e] > logits[experts[k]]))
+                experts[k] = e;
+        }
+        sum += weights[k] = exp((double)logits[experts[k]]) / all;
+    }
+    for (int64_t k = 0; k < s->top_k && s->normalised; k++)
+        weights[k] /= sum;
+}
+
+static void check_routing(struct rig *rig, const struct shape *s, const struct routing *r)
+{
+    double *want = zeros(s->ntok * s->top_k);
+    int32_t experts[128];
+    for (int64_t t = 0; t < s->ntok; t++) {
+        token_weights(s, r->logits + t * s->nexperts, experts, want + t * s->top_k);
+        for (int64_t k = 0; k < s->top_k; k++)
+            assert_int_equal(r->experts[t * s->top_k + k], experts[k]);
+    }
+    check_floats(rig, r->weights, s->ntok * s->top_k, want, 1e-6, "weights of experts");
+    must_free(want);
+    assert_int_equal(r->starts[0], 0);
+    for (int64_t e = 0; e < s->nexperts; e++) {
+        int64_t last = -1, n = 0;
+        assert_int_equal(r->starts[e] % s->unit, 0);
+        for (int64_t row = r->starts[e]; row < r->starts[e + 1]; row++) {
+            const int32_t choice = r->choices[row];
+            assert_true(choice < 0 || (choice > last && r->experts[choice] == e && r->rows[choice] == row));
+            assert_true(n == 0 || choice < 0 || row - r->starts[e] == n); /* padding comes last */
+            last = choice < 0 ? last : choice;
+            n += choice >= 0;
+        }
+        assert_int_equal(r->starts[e + 1] - r->starts[e], (n + s->unit - 1) / s->unit * s->unit);
+    }
+}
+
+/* Against central differences of the weights. */
+static void check_route_grad(struct rig *rig, const struct shape *s, struct routing *r)
+{
+    float *dlogits = float_zeros(s->ntok * s->nexperts);
+    double *want = zeros(s->ntok * s->nexperts), up[128], down[128];
+    int32_t experts[128];
+    for (int64_t i = 0; i < s->ntok * s->top_k; i++)
+        r->dweights[i] = (float)rig_uniform(rig);
+    for (int64_t i = 0; i < s->ntok * s->nexperts; i++) {
+        const int64_t t = i / s->nexperts;
+        float logits[128];
+        memcpy(logits, r->logits + t * s->nexperts, (size_t)s->nexperts * sizeof *logits);
+        double all = 0, chosen = 0;
+        for (int64_t e = 0; e < s->nexperts; e++)
+            all += exp((double)logits[e]);
+        token_weights(s, logits, experts, up);
+        for (int64_t k = 0; k < s->top_k; k++)
+            chosen += exp((double)logits[experts[k]]);
+        const double p = exp((double)logits[i % s->nexperts]), sum = s->normalised ? chosen : all;
+        bool is_chosen = !s->normalised;
+        for (int64_t k = 0; k < s->top_k; k++)
+            is_chosen = is_chosen || experts[k] == i % s->nexperts;
+        for (int64_t k = 0; k < s->top_k; k++) {
+            const double own = experts[k] == i % s->nexperts ? 1 : 0;
+            down[k] = up[k] * (own - (is_chosen ? p / sum : 0));
+            want[i] += (double)r->dweights[t * s->top_k + k] * down[k];
+        }
+    }
+    const struct kern_route_grad g = { .ntok = s->ntok,
+                                       .nexperts = s->nexperts,
+                                       .top_k = s->top_k,
+                                       .normalised = s->normalised,
+                                       .logits = r->logits,
+                                       .weights = r->weights,
+                                       .dweights = r->dweights,
+                                       .experts = r->experts,
+                                       .dlogits = dlogits };
+    rig->device->experts->route_grad(rig->stream, &g);
+    check_floats(rig, dlogits, s->ntok * s->nexperts, want, 2e-6, "gradient of logits");
+    must_free(want), must_free(dlogits);
+}
+
+static void check_rows(struct rig *rig, const struct shape *s, const struct routing *r)
+{
+    struct matrix x = matrix_random(rig, s->ntok, s->ncol, rig->dtype, 1), y = matrix_new(r->nrow, s->ncol, rig->dtype),
+                  sum = matrix_random(rig, s->ntok, s->ncol, rig->dtype, 1);
+    double *want = zeros(r->nrow * s->ncol), *total = zeros(s->ntok * s->ncol);
+    for (int64_t i = 0; i < r->nrow * s->ncol; i++) {
+        const int32_t choice = r->choices[i / s->ncol];
+        want[i] = choice < 0 ? 0 : at(&x, choice / s->top_k, i % s->ncol);
+    }
+    const struct kern_expert_rows rows = { .nrow = r->nrow,
+                                           .ncol = s->ncol,
+                                           .top_k = s->top_k,
+                                           .choices = r->choices,
+                                           .src = cview(&x),
+                                           .dst = view(&y) };
+    rig->device->experts->rows(rig->stream, &rows);
+    check_matrix(rig, &y, want, 0, "rows of experts");
+    for (int64_t i = 0; i < s->ntok * s->ncol; i++) {
+        total[i] = at(&sum, i / s->ncol, i % s->ncol);
+        for (int64_t k = 0; k < s->top_k; k++)
+            total[i] += at(&y, r->rows[i / s->ncol * s->top_k + k], i % s->ncol);
+    }
+    const struct kern_expert_sum add = { .ntok = s->ntok,
+                                         .ncol = s->ncol,
+                                         .top_k = s->top_k,
+                                         .rows = r->rows,
+                                         .src = cview(&y),
+                                         .add = cview(&sum),
+                                         .dst = view(&sum) };
+    rig->device->experts->sum(rig->stream, &add);
+    check_matrix(rig, &sum, total, 1e-6, "sum of experts");
+    must_free(want), must_free(total);
+    matrix_free(&x), matrix_free(&y), matrix_free(&sum);
+}
+
+static void check_act(struct rig *rig, const struct shape *s, const struct routing *r)
+{
+    const int64_t n = r->nrow * s->ncol, nchoices = s->ntok * s->top_k;
+    struct matrix gate = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 6),
+                  up = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 2),
+                  dy = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 1),
+                  y = matrix_new(r->nrow, s->ncol, rig->dtype);
+    double *want = zeros(n), *dgate = zeros(n), *dup = zeros(n), *dweights = zeros(nchoices);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t choice = r->choices[i / s->ncol];
+        if (choice < 0)
+            continue;
+        const double x = at(&gate, i / s->ncol, i % s->ncol), u = at(&up, i / s->ncol, i % s->ncol),
+                     d = at(&dy, i / s->ncol, i % s->ncol), w = (double)r->weights[choice], sig = 1 / (1 + exp(-x));
+        want[i] = w * x * sig * u;
+        dup[i] = w * d * x * sig;
+        dgate[i] = w * d * u * sig * (1 + x * (1 - sig));
+        dweights[choice] += d * x * sig * u;
+    }
+    const struct kern_expert_act a = { .nrow = r->nrow,
+                                       .ncol = s->ncol,
+                                       .choices = r->choices,
+                                       .weights = r->weights,
+                                       .gate = cview(&gate),
+                                       .up = cview(&up),
+                                       .y = view(&y) };
+    rig->device->experts->act(rig->stream, &a);
+    check_matrix(rig, &y, want, 1e-6, "activation");
+    const struct kern_expert_act_grad g = { .nrow = r->nrow,
+                                            .ncol = s->ncol,
+                                            .choices = r->choices,
+                                            .weights = r->weights,
+                                            .dweights = r->dweights,
+                                            .gate = cview(&gate),
+                                            .up = cview(&up),
+                                            .dy = cview(&dy),
+                                            .dgate = view(&gate),
+                                            .dup = view(&up),
+                                            .y = view(&dy) };
+    rig->device->experts->act_grad(rig->stream, &g);
+    check_matrix(rig, &gate, dgate, 1e-6, "dgate over gate");
+    check_matrix(rig, &up, dup, 1e-6, "dup over up");
+    check_matrix(rig, &dy, want, 1e-6, "activation anew over dy");
+    check_floats(rig, r->dweights, nchoices, dweights, 4e-6, "gradient of weights");
+    must_free(want), must_free(dgate), must_free(dup), must_free(dweights);
+    matrix_free(&gate), matrix_free(&up), matrix_free(&dy), matrix_free(&y);
+}
+
+static void experts(struct rig *rig)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct routing r = route(rig, &shapes[i]);
+        check_routing(rig, &shapes[i], &r);
+        check_route_grad(rig, &shapes[i], &r);
+        check_rows(rig, &shapes[i], &r);
+        check_act(rig, &shapes[i], &r);
+        routing_free(&r);
+    }
+}
+
+static void not_a_number(struct rig *rig)
+{
+    float logits[6] = { 1, NAN, 2, NAN, NAN, NAN }, weights[4];
+    int32_t chosen[4], rows[4], choices[4];
+    int64_t starts[4];
+    const struct kern_route k = { .ntok = 2,
+                                  .nexperts = 3,
+                                  .top_k = 2,
+                                  .unit = 1,
+                                  .normalised = true,
+                                  .logits = logits,
+                                  .weights = weights,
+                                  .experts = chosen,
+                                  .rows = rows,
+                                  .choices = choices,
+                                  .starts = starts };
+    rig->device->experts->route(rig->stream, &k);
+    check_stream(rig);
+    assert_int_equal(starts[3], 4);
+    assert_true(isnan(weights[0]) && isnan(weights[2]));
+    assert_int_equal(chosen[0], 1);
+}
+
+static void test_experts(void **state)
+{
+    (void)state;
+    rig_run_all(experts);
+}
+
+static void test_not_a_number(void **state)
+{
+    (void)state;
+    rig_run_all(not_a_number);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_experts), cmocka_unit_test(test_not_a_number) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
