@@ -13,7 +13,7 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    { 1, 1, 1, 1, 1, true },      { 1, 4, 2, 8, 5, false },     { 300, 8, 2, 8, 33, true },
+    { 1, 1, 1, 1, 1, true },      { 1, 4, 2, 8, 5, false },      { 300, 8, 2, 8, 33, true },
     { 257, 16, 4, 1, 70, false }, { 40, 128, 8, 8, 1100, true }, { 3, 6, 6, 8, 2100, false },
 };
 
@@ -166,12 +166,9 @@ static void check_rows(struct rig *rig, const struct shape *s, const struct rout
         const int32_t choice = r->choices[i / s->ncol];
         want[i] = choice < 0 ? 0 : at(&x, choice / s->top_k, i % s->ncol);
     }
-    const struct kern_expert_rows rows = { .nrow = r->nrow,
-                                           .ncol = s->ncol,
-                                           .top_k = s->top_k,
-                                           .choices = r->choices,
-                                           .src = cview(&x),
-                                           .dst = view(&y) };
+    const struct kern_expert_rows rows = {
+        .nrow = r->nrow, .ncol = s->ncol, .top_k = s->top_k, .choices = r->choices, .src = cview(&x), .dst = view(&y)
+    };
     rig->device->experts->rows(rig->stream, &rows);
     check_matrix(rig, &y, want, 0, "rows of experts");
     for (int64_t i = 0; i < s->ntok * s->ncol; i++) {

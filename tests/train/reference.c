@@ -136,7 +136,7 @@ static double *layer_linear(const struct reference *m, int64_t layer, const char
                             int64_t token0)
 {
     char path[120];
-    snprintf(path, sizeof path, "model.layers.%lld.%s", (long long)layer, module);
+    snprintf(path, sizeof path, "model.layers.%lld.%.80s", (long long)layer, module);
     return linear(m, path, reference_find(m, "", path, ".weight"), x, ntok, token0);
 }
 
@@ -274,17 +274,92 @@ static void attention(const struct reference *m, int64_t layer, double *x, int64
     free(o);
 }
 
-static void mlp(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
+/* names: of the gate, the up and the down module; the caller frees. */
+static double *gated(const struct reference *m, int64_t layer, char names[3][80], int64_t inner, const double *h,
+                     int64_t ntok, int64_t token0)
 {
-    double *h = layer_norm(m, layer, "post_attention_layernorm", x, ntok, m->hidden);
-    double *gate = layer_linear(m, layer, "mlp.gate_proj", h, ntok, token0),
-           *up = layer_linear(m, layer, "mlp.up_proj", h, ntok, token0);
-    for (int64_t i = 0; i < ntok * m->inner; i++)
+    double *gate = layer_linear(m, layer, names[0], h, ntok, token0),
+           *up = layer_linear(m, layer, names[1], h, ntok, token0);
+    for (int64_t i = 0; i < ntok * inner; i++)
         up[i] *= gate[i] / (1 + exp(-gate[i]));
-    add_to(x, layer_linear(m, layer, "mlp.down_proj", up, ntok, token0), ntok * m->hidden);
-    free(h);
+    double *y = layer_linear(m, layer, names[2], up, ntok, token0);
     free(gate);
     free(up);
+    return y;
+}
+
+/* Each turn takes the largest logit that is left. */
+static void choose_experts(const struct reference *m, const double *logits, bool *chosen)
+{
+    memset(chosen, 0, (size_t)m->nexperts * sizeof *chosen);
+    for (int64_t k = 0; k < m->top_k; k++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < m->nexperts; e++)
+            if (!chosen[e] && (best < 0 || logits[e] > logits[best]))
+                best = e;
+        chosen[best] = true;
+    }
+}
+
+/* Weights of the experts of a token; 0: not chosen. */
+static void weigh_experts(const struct reference *m, const double *logits, const bool *chosen, double *weights)
+{
+    double all = 0, part = 0;
+    for (int64_t e = 0; e < m->nexperts; e++) {
+        all += exp(logits[e]);
+        part += chosen[e] ? exp(logits[e]) : 0;
+    }
+    for (int64_t e = 0; e < m->nexperts; e++)
+        weights[e] = chosen[e] ? exp(logits[e]) / (m->normalised ? part : all) : 0;
+}
+
+/* Every expert computes every token; those that are not chosen have the weight 0. Adapters of experts are without
+ * dropout. */
+static void experts(const struct reference *m, int64_t layer, const char *block, const double *h, double *x,
+                    int64_t ntok, int64_t token0)
+{
+    const bool mixtral = strcmp(block, "mlp") != 0;
+    char router[80], names[3][80];
+    double *weights = room(ntok * m->nexperts);
+    snprintf(router, sizeof router, "%s.gate", block);
+    double *logits = layer_linear(m, layer, router, h, ntok, 0);
+    for (int64_t t = 0; t < ntok; t++) {
+        bool *chosen = m->chosen + (layer * m->ntokens + token0 + t) * m->nexperts;
+        if (m->chooses)
+            choose_experts(m, logits + t * m->nexperts, chosen);
+        weigh_experts(m, logits + t * m->nexperts, chosen, weights + t * m->nexperts);
+    }
+    for (int64_t e = 0; e < m->nexperts; e++) {
+        snprintf(names[0], sizeof names[0], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w1" : "gate_proj");
+        snprintf(names[1], sizeof names[1], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w3" : "up_proj");
+        snprintf(names[2], sizeof names[2], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w2" : "down_proj");
+        double *y = gated(m, layer, names, m->expert_inner, h, ntok, 0);
+        for (int64_t i = 0; i < ntok * m->hidden; i++)
+            x[i] += weights[i / m->hidden * m->nexperts + e] * y[i];
+        free(y);
+    }
+    free(logits);
+    free(weights);
+}
+
+static bool has_router(const struct reference *m, int64_t layer, const char *block)
+{
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.%s.gate", (long long)layer, block);
+    return reference_find(m, "", path, ".weight") != NULL;
+}
+
+static void mlp(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
+{
+    char names[3][80] = { "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj" };
+    double *h = layer_norm(m, layer, "post_attention_layernorm", x, ntok, m->hidden);
+    if (has_router(m, layer, "mlp"))
+        experts(m, layer, "mlp", h, x, ntok, token0);
+    else if (has_router(m, layer, "block_sparse_moe"))
+        experts(m, layer, "block_sparse_moe", h, x, ntok, token0);
+    else
+        add_to(x, gated(m, layer, names, m->inner, h, ntok, token0), ntok * m->hidden);
+    free(h);
 }
 
 /* Adapter of an embedding: B·A[:, id], without dropout. */

@@ -21,7 +21,7 @@
 
 #include "reference.h"
 
-enum { CASES = 28, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
+enum { DENSE = 28, CASES = 36, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
 
 struct document {
     int32_t ids[LONGEST], labels[LONGEST];
@@ -32,6 +32,7 @@ struct trial {
     uint64_t random;
     const char *family;
     bool lora, attention_bias, mlp_bias, recompute;
+    int64_t first_dense; /* of a mixture of experts: a layer that is none; -1: there is no such */
     char targets[200];
     struct reference ref;
     struct document documents[DOCUMENTS];
@@ -62,9 +63,29 @@ static double uniform(struct trial *t)
     return (double)below(t, 1 << 24) * 0x1p-23 - 1;
 }
 
+/* Dropout of an expert's adapter depends on the other tokens of the micro-batch, which the reference does not see. */
+static void choose_experts(struct trial *t)
+{
+    struct reference *m = &t->ref;
+    const bool mixtral = strcmp(t->family, "mixtral") == 0;
+    m->nexperts = 2 + below(t, 6);
+    m->top_k = 1 + below(t, m->nexperts < 3 ? m->nexperts : 3);
+    m->expert_inner = mixtral ? m->inner : 5 + below(t, 20);
+    m->normalised = mixtral || below(t, 2);
+    m->first_window = 0;
+    m->dropout = 0;
+    t->first_dense = mixtral ? -1 : below(t, m->nlayer + 1) - 1;
+    if (below(t, 3))
+        snprintf(t->targets, sizeof t->targets, "%s",
+                 mixtral ? "[\"w1\",\"w2\",\"q_proj\"]" : "[\"gate_proj\",\"up_proj\",\"down_proj\",\"o_proj\"]");
+    else
+        snprintf(t->targets, sizeof t->targets, "\"all-linear\"");
+}
+
 static void choose(struct trial *t, int number)
 {
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" }, *const sparse[] = { "mixtral",
+                                                                                                        "qwen3_moe" };
     static const char *const targets[] = { "\"all-linear\"",
                                            "[\"q_proj\",\"v_proj\"]",
                                            "[\"embed_tokens\",\"lm_head\",\"o_proj\"]",
@@ -72,8 +93,8 @@ static void choose(struct trial *t, int number)
                                            "[\"lm_head\",\"gate_proj\",\"k_proj\"]",
                                            "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
-    t->family = families[number % 4];
-    t->lora = number / 4 % 2;
+    t->family = number < DENSE ? families[number % 4] : sparse[number % 2];
+    t->lora = number < DENSE ? number / 4 % 2 : number / 2 % 2;
     m->nkv = 1 + below(t, 3);
     m->nhead = m->nkv * (1 + below(t, 3));
     m->head_dim = 2 * (1 + below(t, 6));
@@ -91,14 +112,17 @@ static void choose(struct trial *t, int number)
     m->rslora = below(t, 2);
     m->dropout = t->lora && below(t, 2) ? 0.25 : 0;
     m->seed = (uint64_t)number;
-    m->qk_norm = strcmp(t->family, "qwen3") == 0;
-    t->attention_bias = strcmp(t->family, "qwen2") == 0 || (strcmp(t->family, "mistral") != 0 && below(t, 2));
+    m->qk_norm = strncmp(t->family, "qwen3", 5) == 0;
+    t->attention_bias = strcmp(t->family, "qwen2") == 0 || (strncmp(t->family, "mi", 2) != 0 && below(t, 2));
     t->mlp_bias = strcmp(t->family, "llama") == 0 && below(t, 2);
     t->recompute = below(t, 2);
     m->window = strcmp(t->family, "llama") != 0 && below(t, 3) ? 1 + below(t, 9) : 0;
     m->first_window = m->window && strcmp(t->family, "mistral") != 0 ? below(t, m->nlayer) : 0;
     snprintf(t->targets, sizeof t->targets, "%s", targets[below(t, sizeof targets / sizeof targets[0])]);
-    m->dora = t->lora && number % 4 < 3 && !strstr(t->targets, "embed_tokens") && !strstr(t->targets, "lm_head");
+    if (number >= DENSE)
+        choose_experts(t);
+    m->dora = t->lora && number < DENSE && number % 4 < 3 && !strstr(t->targets, "embed_tokens") &&
+              !strstr(t->targets, "lm_head");
 }
 
 static void add_tensor(struct trial *t, const char *name, int64_t nrow, int64_t ncol, double middle, double spread)
@@ -130,6 +154,23 @@ static void add_norm(struct trial *t, int64_t layer, const char *module, int64_t
     add_tensor(t, name, n, 1, 1, 0.5);
 }
 
+static void add_experts(struct trial *t, int64_t layer)
+{
+    const struct reference *m = &t->ref;
+    static const char *const names[2][3] = { { "gate_proj", "up_proj", "down_proj" }, { "w1", "w3", "w2" } };
+    const bool mixtral = strcmp(t->family, "mixtral") == 0;
+    const char *block = mixtral ? "block_sparse_moe" : "mlp";
+    char module[80];
+    snprintf(module, sizeof module, "%s.gate", block);
+    add_linear(t, layer, module, m->nexperts, m->hidden, false);
+    for (int64_t e = 0; e < m->nexperts; e++)
+        for (int i = 0; i < 3; i++) {
+            snprintf(module, sizeof module, "%s.experts.%lld.%s", block, (long long)e, names[mixtral][i]);
+            add_linear(t, layer, module, i < 2 ? m->expert_inner : m->hidden, i < 2 ? m->hidden : m->expert_inner,
+                       false);
+        }
+}
+
 static void add_weights(struct trial *t)
 {
     const struct reference *m = &t->ref;
@@ -147,6 +188,10 @@ static void add_weights(struct trial *t)
             add_norm(t, i, "self_attn.k_norm", m->head_dim);
         }
         add_norm(t, i, "post_attention_layernorm", m->hidden);
+        if (m->nexperts && i != t->first_dense) {
+            add_experts(t, i);
+            continue;
+        }
         add_linear(t, i, "mlp.gate_proj", m->inner, m->hidden, t->mlp_bias);
         add_linear(t, i, "mlp.up_proj", m->inner, m->hidden, t->mlp_bias);
         add_linear(t, i, "mlp.down_proj", m->hidden, m->inner, t->mlp_bias);
@@ -204,12 +249,19 @@ static void write_model(const struct trial *t)
     assert_non_null(o);
     if (strcmp(t->family, "llama") == 0)
         json_object_set_new(o, "mlp_bias", json_boolean(t->mlp_bias));
-    if (strcmp(t->family, "llama") == 0 || strcmp(t->family, "qwen3") == 0)
+    if (m->nexperts) {
+        json_object_update_new(o, json_pack("{s:I, s:I, s:I, s:b}", "num_local_experts", (json_int_t)m->nexperts,
+                                            "num_experts_per_tok", (json_int_t)m->top_k, "moe_intermediate_size",
+                                            (json_int_t)m->expert_inner, "norm_topk_prob", m->normalised));
+        if (t->first_dense >= 0)
+            json_object_set_new(o, "mlp_only_layers", json_pack("[I]", (json_int_t)t->first_dense));
+    }
+    if (strcmp(t->family, "llama") == 0 || strncmp(t->family, "qwen3", 5) == 0)
         json_object_set_new(o, "attention_bias", json_boolean(t->attention_bias));
     if (qwen)
         json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers",
                                             (json_int_t)m->first_window));
-    if (qwen || strcmp(t->family, "mistral") == 0)
+    if (qwen || strncmp(t->family, "mi", 2) == 0)
         json_object_set_new(o, "sliding_window", m->window ? json_integer((json_int_t)m->window) : json_null());
     write_text(t, "config.json", o);
 }
@@ -439,7 +491,11 @@ static void check_tensor(struct trial *t, struct reference_tensor *x, const floa
 static void check_gradients(struct trial *t)
 {
     struct fsdpck_error err = { 0 };
+    t->ref.ntokens = DOCUMENTS * LONGEST;
+    t->ref.chosen = calloc((size_t)(t->ref.nlayer * t->ref.ntokens * t->ref.nexperts + 1), sizeof *t->ref.chosen);
+    t->ref.chooses = true;
     double loss, norm, want = mean_loss(t), squares = 0;
+    t->ref.chooses = false;
     must(train_session_gradients(t->session, 0, &loss, &norm, &err), &err);
     if (!(fabs(loss - want) <= 2e-6 * want))
         fail_msg("%s: loss %.9g for %.9g", t->text, loss, want);
@@ -467,6 +523,7 @@ static void forget(struct trial *t)
     for (size_t i = 0; i < t->ref.ntensors; i++)
         free(t->ref.tensors[i].data);
     free(t->ref.tensors);
+    free(t->ref.chosen);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", t->folder, files[i]);
         assert_int_equal(unlink(path), 0);

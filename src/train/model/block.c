@@ -11,7 +11,7 @@ static struct bundle qkv_of(const struct compute *c, const struct layer *l)
 
 static struct bundle gate_up_of(const struct compute *c, const struct layer *l)
 {
-    return bundle_of(c, (const struct linear *[]){ &l->gate, &l->up }, 2);
+    return bundle_of(c, (const struct linear *[]){ &l->mlp.gate, &l->mlp.up }, 2);
 }
 
 static struct bundle alone(const struct compute *c, const struct linear *lin)
@@ -74,24 +74,34 @@ static void attention_forward(struct compute *c, int64_t number)
     bundle_forward(c, &o, b->o, b->s_o, b->x, &x2);
 }
 
-void block_forward(struct compute *c, int64_t number, void *out)
+static void mlp_forward(struct compute *c, int64_t number, void *out)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
+    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->mlp.down);
     const struct kern_mat y[BUNDLE] = { mat(c, b->gate, m->inner), mat(c, b->up, m->inner) },
                           to = mat(c, out, m->hidden);
-    attention_forward(c, number);
-    norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, b->rstd2);
     bundle_forward(c, &gate_up, c->h, b->s_gate_up, NULL, y);
-    if (out || layer->down.r)
+    if (out || layer->mlp.down.r)
         c->device->ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(y[0]), kern_const(y[1]), c->batch.ntok,
                                m->inner);
     if (out)
         bundle_forward(c, &down, c->act, b->s_down, b->x2, &to);
     else
         bundle_down(c, &down, c->act, b->s_down);
+}
+
+void block_forward(struct compute *c, int64_t number, void *out)
+{
+    const struct layer *layer = &c->l->layers[number];
+    struct block *b = &c->blocks[number];
+    attention_forward(c, number);
+    norm_forward(c, layer->norm2, 1, c->m->hidden, b->x2, c->h, b->rstd2);
+    if (layer->experts)
+        experts_forward(c, number, out);
+    else
+        mlp_forward(c, number, out);
 }
 
 /* How far the gradient must propagate in this block; each value includes the ones before it. */
@@ -106,7 +116,10 @@ static enum depth depth_of(const struct compute *c, const struct layer *l, bool 
         return TO_QKV;
     if (linear_trains(c, &l->o))
         return TO_OUT;
-    return linear_trains(c, &l->gate) || linear_trains(c, &l->up) || grad_of(c, l->norm2) ? TO_GATE_UP : TO_DOWN;
+    if (l->experts)
+        return experts_train(c, l) || grad_of(c, l->norm2) ? TO_GATE_UP : TO_DOWN;
+    return linear_trains(c, &l->mlp.gate) || linear_trains(c, &l->mlp.up) || grad_of(c, l->norm2) ? TO_GATE_UP
+                                                                                                  : TO_DOWN;
 }
 
 /* c->dx: in, gradient of the block's output; out, gradient of x2 if `depth` asks for it. */
@@ -115,11 +128,11 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
+    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->mlp.down);
     const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner),
                           act = mat(c, c->act, m->inner);
     const struct kern_cmat dx = cmat(c, c->dx, m->hidden), dy[BUNDLE] = { kern_const(gate), kern_const(up) };
-    bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->down);
+    bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->mlp.down);
     bundle_backward(c, &down, b->s_down, &dx, NULL, depth > TO_DOWN ? c->act : NULL);
     if (depth >
         TO_DOWN) { /* swiglu_grad replaces gate and up by their gradients, and c->act by the product if down trains */
@@ -139,7 +152,7 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     if (depth == TO_DOWN)
         return;
     bundle_backward(c, &gate_up, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
-    if (linear_trains(c, &layer->gate) || linear_trains(c, &layer->up))
+    if (linear_trains(c, &layer->mlp.gate) || linear_trains(c, &layer->mlp.up))
         norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
     bundle_backward_rest(c, &gate_up, c->h, b->s_gate_up, dy);
     if (through)
@@ -197,8 +210,12 @@ static void qkv_backward(struct compute *c, int64_t number, enum depth depth)
 
 void block_backward(struct compute *c, int64_t number, bool wants_dx)
 {
-    enum depth depth = depth_of(c, &c->l->layers[number], wants_dx);
-    mlp_backward(c, number, depth);
+    const struct layer *layer = &c->l->layers[number];
+    enum depth depth = depth_of(c, layer, wants_dx);
+    if (!layer->experts)
+        mlp_backward(c, number, depth);
+    else if (depth > TO_DOWN)
+        experts_backward(c, number, depth >= TO_OUT || grad_of(c, layer->norm2));
     if (depth >= TO_OUT)
         attention_backward(c, number, depth);
     if (depth >= TO_QKV)

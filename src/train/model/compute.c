@@ -14,13 +14,29 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-int64_t compute_largest_rank(const struct layout *l, int64_t nlayer)
+static void widen_rank(void *ctx, const struct linear *const *layers, int n)
+{
+    int64_t *r = ctx, sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += layers[i]->r;
+    *r = most(*r, sum);
+}
+
+int64_t compute_largest_rank(const struct layout *l)
 {
     int64_t r = most(l->embed.r, l->head.r);
-    for (int64_t i = 0; i < nlayer; i++) {
-        const struct layer *x = &l->layers[i];
-        r = most(most(r, x->q.r + x->k.r + x->v.r), most(most(x->o.r, x->gate.r + x->up.r), x->down.r));
-    }
+    layout_each(l, widen_rank, &r);
+    return r;
+}
+
+static int64_t largest_expert_rank(const struct layout *l, int64_t nlayer)
+{
+    int64_t r = 0;
+    for (int64_t i = 0; i < nlayer; i++)
+        for (int64_t e = 0; e < l->layers[i].nexperts; e++) {
+            const struct mlp *x = &l->layers[i].experts[e];
+            r = most(r, most(x->gate.r + x->up.r, x->down.r));
+        }
     return r;
 }
 
@@ -39,8 +55,9 @@ struct dora_widths {
     int64_t u, dy, dropped;
 };
 
-static void widen_for(struct dora_widths *w, const struct linear *const *layers, int n)
+static void widen_for(void *ctx, const struct linear *const *layers, int n)
 {
+    struct dora_widths *w = ctx;
     int64_t all = 0;
     for (int i = 0; i < n; i++) {
         const struct linear *lin = layers[i];
@@ -52,22 +69,16 @@ static void widen_for(struct dora_widths *w, const struct linear *const *layers,
 }
 
 /* Widths of DoRA's buffers, per token; zeros without DoRA. */
-static struct dora_widths dora_widths(const struct layout *l, int64_t nlayer)
+static struct dora_widths dora_widths(const struct layout *l)
 {
     struct dora_widths w = { 0 };
-    for (int64_t i = 0; i < nlayer; i++) {
-        const struct layer *x = &l->layers[i];
-        widen_for(&w, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
-        widen_for(&w, (const struct linear *[]){ &x->o }, 1);
-        widen_for(&w, (const struct linear *[]){ &x->gate, &x->up }, 2);
-        widen_for(&w, (const struct linear *[]){ &x->down }, 1);
-    }
+    layout_each(l, widen_for, &w);
     return w;
 }
 
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward)
 {
-    const struct dora_widths w = dora_widths(c->l, c->m->nlayer);
+    const struct dora_widths w = dora_widths(c->l);
     c->norms = bump_floats(v, c->l->norms_nelem);
     c->u = bump_acts(v, c->widest, ntok * w.u);
     c->dy = bump_acts(v, c->widest, backward ? ntok * w.dy : 0);
@@ -78,6 +89,21 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok)
 {
     const int64_t unit = c->device->row_unit;
     return (ntok + unit - 1) / unit * unit;
+}
+
+static void alloc_mlp(const struct compute *c, struct bump *v, int64_t number, struct block *b)
+{
+    const struct layer *layer = &c->l->layers[number];
+    const enum kern_dtype act = layout_dtype(c->l, (uint32_t)number + 1);
+    const bool sparse = layer->experts != NULL;
+    const int64_t n = sparse ? experts_all(c, c->ntok) : c->ntok, inner = sparse ? c->m->expert_inner : c->m->inner,
+                  r = c->expert_rank;
+    if (sparse)
+        routed_alloc(c, v, c->ntok, &b->routed);
+    b->gate = bump_acts(v, act, n * inner);
+    b->up = bump_acts(v, act, n * inner);
+    b->s_gate_up = bump_acts(v, act, n * (sparse ? r : layer->mlp.gate.r + layer->mlp.up.r));
+    b->s_down = bump_acts(v, act, n * (sparse ? r : layer->mlp.down.r));
 }
 
 static void alloc_block(const struct compute *c, struct bump *v, int64_t number, struct block *b)
@@ -98,12 +124,9 @@ static void alloc_block(const struct compute *c, struct bump *v, int64_t number,
     b->rstd_q = m->qk_norm ? bump_floats(v, ntok * m->nhead) : NULL;
     b->rstd_k = m->qk_norm ? bump_floats(v, ntok * m->nkv) : NULL;
     b->lse = bump_floats(v, ntok * m->nhead);
-    b->gate = bump_acts(v, act, ntok * m->inner);
-    b->up = bump_acts(v, act, ntok * m->inner);
     b->s_qkv = bump_acts(v, act, ntok * (layer->q.r + layer->k.r + layer->v.r));
     b->s_o = bump_acts(v, act, ntok * layer->o.r);
-    b->s_gate_up = bump_acts(v, act, ntok * (layer->gate.r + layer->up.r));
-    b->s_down = bump_acts(v, act, ntok * layer->down.r);
+    alloc_mlp(c, v, number, b);
 }
 
 /* Blocks below the lowest trained one need no activations for the backward pass. They share one buffer with the
@@ -183,8 +206,7 @@ static void alloc_host(struct compute *c, struct bump *v)
 static void alloc_all(struct compute *c, struct bump *v)
 {
     const struct model *m = c->m;
-    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
-            r = compute_largest_rank(c->l, m->nlayer);
+    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(c->l);
     c->on.ids = bump_ints(v, n);
     c->on.positions = bump_ints(v, n);
     c->on.targets = bump_ints(v, n);
@@ -204,8 +226,9 @@ static void alloc_all(struct compute *c, struct bump *v)
     c->dk = bump_acts(v, c->widest, n * nkv);
     c->dv = bump_acts(v, c->widest, n * nkv);
     c->d_o = bump_acts(v, c->widest, n * nq);
-    c->act = bump_acts(v, c->widest, n * m->inner);
-    c->ds = bump_acts(v, c->widest, n * r);
+    c->act = bump_acts(v, c->widest, most(n * m->inner, experts_one(c, n) * m->expert_inner));
+    c->ds = bump_acts(v, c->widest, experts_one(c, n) * r);
+    experts_alloc(c, v, n, true);
     c->s_embed = bump_acts(v, c->widest, n * c->l->embed.r);
     c->a_joint = bump_acts(v, c->widest, r * m->hidden);
     c->da_joint = bump_floats(v, r * m->hidden);
@@ -224,6 +247,10 @@ static int start_device(struct compute *c, const struct compute_device *where, s
     if (!c->pool || c->device->stream_new(c->index, c->pool, &c->stream, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s",
                                 c->device->name, message);
+    if (c->m->nexperts && !c->device->experts)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                "the model is a mixture of experts, which device '%s' does not compute",
+                                c->device->name);
     return 0;
 }
 
@@ -269,6 +296,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->output = config->dtype.output == TRAIN_BF16 ? KERN_BF16 : KERN_F32;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
+    c->expert_rank = largest_expert_rank(l, m->nlayer);
 }
 
 static int make_tables(struct compute *c, struct fsdpck_error *err)
@@ -277,8 +305,11 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
     c->uses = calloc(c->nuses, sizeof *c->uses);
     c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
     c->group_data = calloc(c->l->ngroups, sizeof *c->group_data);
-    if (!c->uses || !c->blocks || !c->group_data)
+    c->starts = calloc((size_t)(c->m->nlayer * (c->m->nexperts + 1)), sizeof *c->starts);
+    if (!c->uses || !c->blocks || !c->group_data || !c->starts)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
+    for (int64_t i = 0; i < c->m->nlayer; i++)
+        c->blocks[i].routed.starts = c->starts + i * (c->m->nexperts + 1);
     compute_uses(c->m, c->l, &c->nforward, c->uses);
     return 0;
 }
@@ -375,6 +406,7 @@ void compute_free(struct compute *c)
     }
     kern_pool_free(c->pool);
     free(c->blocks);
+    free(c->starts);
     free(c->uses);
     free(c->group_data);
     free(c);

@@ -6,11 +6,20 @@
 #define TRAIN_COMPUTE_H
 
 #include <fsdpck/error.h>
+#include <kernels/experts.h>
 #include <kernels/loss.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
 #include "model/layout.h"
+
+/* Which experts the tokens of a block go to (kernels/experts.h). T tokens. */
+struct routed {
+    float *logits, *weights; /* (T, nexperts); (T, top_k) */
+    int32_t *experts, *rows; /* (T, top_k) */
+    int32_t *choices;        /* (experts_all()) */
+    int64_t *starts;         /* (nexperts + 1) in host memory */
+};
 
 /* Activations of a block that its backward pass needs. Pointers to void have the dtype of the block's group. */
 struct block {
@@ -22,8 +31,10 @@ struct block {
     void *q_raw, *k_raw;                    /* before the q/k norms; equal to q and k without such norms */
     float *rstd_q, *rstd_k;                 /* (T, heads) */
     float *lse;                             /* (heads, T) */
-    void *gate, *up;                        /* (T, inner) */
-    void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) over the layers with a common x */
+    struct routed routed;                   /* of a mixture of experts */
+    void *gate, *up;                        /* (T, inner); of a mixture of experts (experts_all(), expert_inner) */
+    void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) over the layers with a common x; of
+                                               experts (rows, Σ r), each at its first row times expert_rank */
 };
 
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
@@ -83,16 +94,22 @@ struct compute {
     struct batch_copy on;
     double *loss_sum, *loss_back; /* loss of the micro-batch: in device memory; in pinned memory */
     struct block *blocks;         /* (nlayer) */
+    int64_t *starts;              /* (nlayer, nexperts + 1) host memory for the blocks' routings */
+    int64_t expert_rank;          /* the largest Σ r of an expert's layers that share an input */
+    int64_t nweights;             /* elements of `weights` */
     float *cosines, *sines;       /* (ntok, head_dim/2) */
     void *x_last;                 /* after the last block */
     float *rstd_last;
-    void *h, *dx, *dh;        /* (T, hidden) */
-    void *dq, *dk, *dv, *d_o; /* (T, heads · head_dim) */
-    void *act;                /* (T, inner) */
-    void *ds, *s_embed;       /* (T, largest Σ r); (T, r) */
-    void *weights;            /* dequantized weights of layers that share an input; NULL if none is quantized */
-    void *a_joint;            /* (Σ r, hidden): A of adapters that share their input */
-    float *da_joint;          /* its gradient */
+    void *h, *dx, *dh;         /* (T, hidden) */
+    void *dq, *dk, *dv, *d_o;  /* (T, heads · head_dim) */
+    void *act;                 /* (T, inner), or of one expert */
+    void *expert_rows;         /* (experts_all(), hidden) inputs, outputs and their gradients */
+    void *expert_x;            /* (experts_one(), hidden) the input of an expert anew */
+    float *dweights, *dlogits; /* (T, top_k); (T, nexperts) */
+    void *ds, *s_embed;        /* (T, largest Σ r); (T, r) */
+    void *weights;             /* dequantized weights of layers that share an input; NULL if none is quantized */
+    void *a_joint;             /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint;           /* its gradient */
     float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
     void *u, *dy; /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
     void *dropped;           /* DoRA with dropout: drop(x), (T, largest nin) */

@@ -50,7 +50,7 @@ struct bump;
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 
 /* The largest Σ r of layers that share an input. */
-int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
+int64_t compute_largest_rank(const struct layout *l);
 
 /* Computes cosines and sines for ntok positions on the host in fp64, and copies them to where kernels read them. */
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
@@ -151,6 +151,33 @@ void replay(struct compute *c, enum replay_part part, int64_t number, replay_wor
 /* Sets c->replays; NULL if the device cannot record, or if blocks are large. */
 int replays_new(struct compute *c, struct fsdpck_error *err);
 void replays_free(struct compute *c);
+
+/* Row `row` of a matrix of activations without gaps. */
+static inline void *compute_row(const struct compute *c, void *data, int64_t row, int64_t ncol)
+{
+    return (char *)data + row * ncol * kern_dtype_bytes(c->dtype);
+}
+
+/* The mixture of experts of a block: from c->h, the output of norm2, to the block's output. out as in
+ * block_forward(). */
+void experts_forward(struct compute *c, int64_t number, void *out);
+/* c->dx: in, gradient of the block's output; out, gradient of x2 if `through`. */
+void experts_backward(struct compute *c, int64_t number, bool through);
+/* True if the router or an expert has a trainable parameter. */
+bool experts_train(const struct compute *c, const struct layer *layer);
+/* Its steps: rows [first, first + n) of a routing are those of one expert. */
+void experts_route(struct compute *c, const struct layer *layer, const void *h, struct routed *r);
+void experts_gather(struct compute *c, const struct routed *r, int64_t first, int64_t n, const void *src, void *dst);
+void experts_act(struct compute *c, const struct routed *r, int64_t first, int64_t n, const void *gate, const void *up,
+                 void *y);
+/* dst = sum over a token's experts of c->expert_rows (+ add). */
+void experts_sum(struct compute *c, const struct routed *r, const void *add, void *dst);
+/* The most rows that one expert has, and that all have together; 0 without experts. */
+int64_t experts_one(const struct compute *c, int64_t ntok);
+int64_t experts_all(const struct compute *c, int64_t ntok);
+void routed_alloc(const struct compute *c, struct bump *v, int64_t ntok, struct routed *r);
+/* Allocates the buffers that blocks share. */
+void experts_alloc(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 
 /* Computes a block's output from b->x. out NULL: computes only what the backward pass needs. */
 void block_forward(struct compute *c, int64_t number, void *out);

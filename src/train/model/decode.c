@@ -16,8 +16,9 @@ struct decode {
     void **k, **v;                   /* (nlayer): (most, nkv · head_dim) */
     void *x, *x2, *h;                /* (room, hidden) */
     void *q, *o;                     /* (room, nhead · head_dim) */
-    void *gate, *up;                 /* (room, inner) */
-    void *s;                         /* (room, Σ r) */
+    void *gate, *up;                 /* (room, inner), or of one expert */
+    struct routed routed;            /* of a mixture of experts */
+    void *s;                         /* (room, Σ r), or of one expert */
     float *s_one;                    /* (Σ r) */
     float *logits;                   /* (nvocab) */
     float *seen;                     /* (nvocab) copy on the host */
@@ -32,8 +33,8 @@ static void alloc_all(struct decode *d, struct bump *v)
 {
     const struct model *m = d->c.m;
     const enum kern_dtype act = d->c.widest;
-    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
-            r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
+    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l),
+            bounds[2] = { 0, n };
     for (int64_t i = 0; i < m->nlayer; i++) {
         const enum kern_dtype cached = layout_dtype(d->c.l, (uint32_t)i + 1);
         void *k = bump_acts(v, cached, d->most * nkv), *values = bump_acts(v, cached, d->most * nkv);
@@ -47,9 +48,11 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->h = bump_acts(v, act, n * m->hidden);
     d->q = bump_acts(v, act, n * nq);
     d->o = bump_acts(v, act, n * nq);
-    d->gate = bump_acts(v, act, n * m->inner);
-    d->up = bump_acts(v, act, n * m->inner);
-    d->s = bump_acts(v, act, n * r);
+    d->gate = bump_acts(v, act, max(n * m->inner, experts_one(&d->c, n) * m->expert_inner));
+    d->up = bump_acts(v, act, max(n * m->inner, experts_one(&d->c, n) * m->expert_inner));
+    d->s = bump_acts(v, act, experts_one(&d->c, n) * r);
+    routed_alloc(&d->c, v, n, &d->routed);
+    experts_alloc(&d->c, v, n, false);
     d->s_one = bump_floats(v, r);
     d->logits = bump_floats(v, m->nvocab);
     d->c.a_joint = bump_acts(v, act, r * m->hidden);
@@ -121,7 +124,8 @@ static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
     const struct model *m = d->c.m;
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
-    int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
+    d->routed.starts = calloc((size_t)m->nexperts + 1, sizeof *d->routed.starts);
+    int rc = d->k && d->v && d->routed.starts ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
     if (!rc && memory) {
         struct bump v = { .base = memory };
         alloc_all(d, &v);
@@ -157,6 +161,7 @@ void decode_free(struct decode *d)
     d->c.device->memory->free(&d->host);
     free(d->k);
     free(d->v);
+    free(d->routed.starts);
     free(d);
 }
 
@@ -282,6 +287,40 @@ static void attend(struct decode *d, int64_t number)
     c->device->ops->attention_one(c->stream, &a);
 }
 
+static void run_mlp(struct decode *d, const struct layer *l)
+{
+    struct compute *c = &d->c;
+    const int64_t inner = c->m->inner;
+    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) }, x = mat(c, d->x, c->m->hidden);
+    linear(d, (const struct linear *[]){ &l->mlp.gate, &l->mlp.up }, 2, d->h, NULL, y);
+    c->device->ops->swiglu(c->stream, y[0], kern_const(y[0]), kern_const(y[1]), c->batch.ntok, inner);
+    linear(d, (const struct linear *[]){ &l->mlp.down }, 1, d->gate, d->x2, &x);
+}
+
+static void run_expert(struct decode *d, const struct mlp *x, int64_t first, int64_t n)
+{
+    struct compute *c = &d->c;
+    const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
+    void *rows = compute_row(c, c->expert_rows, first, c->m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) }, to = mat(c, rows, c->m->hidden);
+    experts_gather(c, &d->routed, first, n, d->h, rows);
+    c->batch.ntok = n;
+    linear(d, (const struct linear *[]){ &x->gate, &x->up }, 2, rows, NULL, y);
+    experts_act(c, &d->routed, first, n, d->gate, d->up, d->gate);
+    linear(d, (const struct linear *[]){ &x->down }, 1, d->gate, NULL, &to);
+    c->batch.ntok = ntok;
+}
+
+static void run_experts(struct decode *d, const struct layer *l)
+{
+    const int64_t *starts = d->routed.starts;
+    experts_route(&d->c, l, d->h, &d->routed);
+    for (int64_t e = 0; e < l->nexperts; e++)
+        if (starts[e + 1] > starts[e])
+            run_expert(d, &l->experts[e], starts[e], starts[e + 1] - starts[e]);
+    experts_sum(&d->c, &d->routed, d->x2, d->x);
+}
+
 static void run_block(struct decode *d, int64_t number)
 {
     struct compute *c = &d->c;
@@ -292,8 +331,7 @@ static void run_block(struct decode *d, int64_t number)
                   kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
     void *k = (char *)d->k[number] + kept, *v = (char *)d->v[number] + kept;
     const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, k, nkv), mat(c, v, nkv) },
-                          gate_up[BUNDLE] = { mat(c, d->gate, m->inner), mat(c, d->up, m->inner) };
-    const struct kern_mat x = mat(c, d->x, m->hidden), x2 = mat(c, d->x2, m->hidden);
+                          x2 = mat(c, d->x2, m->hidden);
     norm_forward(c, l->norm1, 1, m->hidden, d->x, d->h, NULL);
     linear(d, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3, d->h, NULL, qkv);
     if (m->qk_norm) {
@@ -305,10 +343,10 @@ static void run_block(struct decode *d, int64_t number)
     attend(d, number);
     linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
     norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
-    linear(d, (const struct linear *[]){ &l->gate, &l->up }, 2, d->h, NULL, gate_up);
-    c->device->ops->swiglu(c->stream, gate_up[0], kern_const(gate_up[0]), kern_const(gate_up[1]), c->batch.ntok,
-                           m->inner);
-    linear(d, (const struct linear *[]){ &l->down }, 1, d->gate, d->x2, &x);
+    if (l->experts)
+        run_experts(d, l);
+    else
+        run_mlp(d, l);
 }
 
 /* Computes the logits of the last token only. */

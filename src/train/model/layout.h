@@ -48,9 +48,18 @@ struct linear {
     uint32_t dropout_name; /* XXH32 of the path */
 };
 
+/* A gated MLP. */
+struct mlp {
+    struct linear gate, up, down;
+};
+
 struct layer {
     int32_t norm1, norm2, q_norm, k_norm;
-    struct linear q, k, v, o, gate, up, down;
+    struct linear q, k, v, o;
+    struct mlp mlp;       /* of a dense layer */
+    struct linear router; /* of a mixture of experts: (nexperts, hidden) */
+    struct mlp *experts;  /* (nexperts) owned; NULL: the layer is dense */
+    int64_t nexperts;
 };
 
 struct layout {
@@ -72,6 +81,11 @@ struct layout {
     int64_t ntrained, nfrozen;   /* number of elements of the model and its adapters */
     int64_t first_trained_layer; /* layers below it need no gradient; nlayer: only the head trains, or nothing */
 };
+
+/* Calls fn for the linear layers of all blocks, in the order of the forward pass: those that share their input
+ * together. */
+typedef void layout_fn(void *ctx, const struct linear *const *layers, int n);
+void layout_each(const struct layout *l, layout_fn *fn, void *ctx);
 
 /* packed: weights of the base that stay quantized; must outlive the layout. */
 int layout_make(const struct model *m, const struct train_config *config, const struct packed_weights *packed,

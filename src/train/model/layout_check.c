@@ -7,6 +7,7 @@
 #include <fsdpck/select.h>
 
 #include "config/target.h"
+#include "model/family.h"
 
 /* A name that matches no module with parameters is a typo. PEFT cannot copy the list of layers. */
 int layout_check_saved(const struct layout *l, const struct train_lora_config *lora, struct fsdpck_error *err)
@@ -32,63 +33,84 @@ int layout_check_saved(const struct layout *l, const struct train_lora_config *l
     return 0;
 }
 
+struct search {
+    const char *name;
+    bool found;
+};
+
+static void compare_names(void *ctx, const struct linear *const *layers, int n)
+{
+    struct search *s = ctx;
+    for (int i = 0; i < n; i++)
+        s->found = s->found || target_is_named(layers[i]->path, s->name);
+}
+
+/* "gate_proj, up_proj and down_proj": of experts, their names in the family. */
+static void list_mlp(const struct layout *l, const struct model *m, char *text, size_t nbytes)
+{
+    const struct family *f = m->family;
+    bool dense = false;
+    for (int64_t i = 0; i < m->nlayer; i++)
+        dense = dense || !l->layers[i].experts;
+    if (dense || !f->gate)
+        snprintf(text, nbytes, "gate_proj, up_proj and down_proj");
+    else
+        snprintf(text, nbytes, "%s, %s and %s of experts", f->gate, f->up, f->down);
+}
+
 /* A name that matches no module is a typo. */
 int layout_check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
                        struct fsdpck_error *err)
 {
+    char mlp[100];
+    list_mlp(l, m, mlp, sizeof mlp);
     for (size_t n = 0; n < lora->ntarget_names; n++) {
         const char *name = lora->target_names[n];
-        bool found = target_is_named(l->embed.path, name) || target_is_named(l->head.path, name);
-        for (int64_t i = 0; i < m->nlayer && !found; i++) {
-            const struct layer *x = &l->layers[i];
-            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) ||
-                    target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
-                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) ||
-                    target_is_named(x->down.path, name);
-        }
-        if (!found)
+        struct search s = { name, target_is_named(l->embed.path, name) || target_is_named(l->head.path, name) };
+        layout_each(l, compare_names, &s);
+        if (!s.found)
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
                                     "key 'lora.target_modules': '%.200s' names no module of this model (there are "
-                                    "embed_tokens, lm_head and, "
-                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)",
-                                    name);
+                                    "embed_tokens, lm_head and, in each layer, q_proj, k_proj, v_proj, o_proj, %s)",
+                                    name, mlp);
     }
     return 0;
 }
 
-static void try_nearest(const struct linear *x, const char *glob, const char **best)
+struct nearest {
+    const char *glob, *best;
+};
+
+static void try_nearest(void *ctx, const struct linear *const *layers, int n)
 {
-    if (x->r && (!*best || fsdpck_glob_distance(glob, x->path) < fsdpck_glob_distance(glob, *best)))
-        *best = x->path;
+    struct nearest *s = ctx;
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r &&
+            (!s->best || fsdpck_glob_distance(s->glob, layers[i]->path) < fsdpck_glob_distance(s->glob, s->best)))
+            s->best = layers[i]->path;
 }
 
 /* Of the modules with adapters, the one whose path has the longest common ending with the pattern. */
-static const char *nearest_module(const struct layout *l, const struct model *m, const char *pattern)
+static const char *nearest_module(const struct layout *l, const char *pattern)
 {
     char glob[256];
-    const char *best = NULL;
+    struct nearest s = { .glob = glob };
     snprintf(glob, sizeof glob, "*%.200s", pattern);
-    try_nearest(&l->embed, glob, &best);
-    try_nearest(&l->head, glob, &best);
-    for (int64_t i = 0; i < m->nlayer; i++) {
-        const struct layer *x = &l->layers[i];
-        const struct linear *const all[] = { &x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down };
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            try_nearest(all[k], glob, &best);
-    }
-    return best;
+    try_nearest(&s, (const struct linear *[]){ &l->embed, &l->head }, 2);
+    layout_each(l, try_nearest, &s);
+    return s.best;
 }
 
 /* A pattern that no module uses is a typo, or an earlier pattern matches all of its modules. */
-int layout_check_patterns(const struct layout *l, const struct model *m, const char *key,
-                          const struct train_pattern *patterns, size_t n, const bool *used, struct fsdpck_error *err)
+int layout_check_patterns(const struct layout *l, const char *key, const struct train_pattern *patterns, size_t n,
+                          const bool *used, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         if (used[i])
             continue;
         fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': '%.200s' fits no module that has an adapter%s",
                          key, patterns[i].regex, i ? " and is not taken by a pattern before it" : "");
-        const char *nearest = nearest_module(l, m, patterns[i].regex);
+        const char *nearest = nearest_module(l, patterns[i].regex);
         if (nearest)
             fsdpck_error_hint(err, "the nearest module is '%s'", nearest);
         return FSDPCK_ERR_USAGE;

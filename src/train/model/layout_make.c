@@ -10,6 +10,7 @@
 
 #include "arrays/grow.h"
 #include "config/target.h"
+#include "model/family.h"
 #include "model/layout_check.h"
 #include "model/policy.h"
 
@@ -128,14 +129,19 @@ static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_
     return add_param_of(b, group, nrow, ncol, path, path, suffix);
 }
 
-static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, bool is_head)
+/* How "all-linear" and DoRA take a layer: transformers holds the experts of a layer in one parameter, so that they are
+ * no linear modules to PEFT. */
+enum layer_kind { LAYER_LINEAR, LAYER_HEAD, LAYER_EMBEDDING, LAYER_EXPERT };
+
+static void choose_adapter(struct builder *b, struct linear *x, enum layer_kind kind)
 {
     struct target t = { 0 };
     if (b->config->lora.enabled && !b->rc)
-        b->rc = target_find(&b->config->lora, x->path, is_linear, is_head, &t, b->err);
+        b->rc = target_find(&b->config->lora, x->path, kind == LAYER_LINEAR || kind == LAYER_HEAD, kind == LAYER_HEAD,
+                            &t, b->err);
     if (!t.chosen || b->rc)
         return;
-    if (b->config->lora.use_dora && (is_head || !is_linear)) {
+    if (b->config->lora.use_dora && kind != LAYER_LINEAR) {
         b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
                                  "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
                                  "lora.target_modules, or train it whole (lora.modules_to_save)",
@@ -188,18 +194,57 @@ static void choose_packed(struct builder *b, int32_t number)
         p->packed = w;
 }
 
-static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,
-                                const char *path)
+static struct linear add_weight(struct builder *b, uint32_t group, int64_t nin, int64_t nout, const char *path)
 {
     struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
     snprintf(x.path, sizeof x.path, "%s", path);
     x.w = add_param(b, group, nout, nin, path, ".weight");
     if (!b->rc)
         choose_packed(b, x.w);
+    return x;
+}
+
+static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,
+                                const char *path)
+{
+    struct linear x = add_weight(b, group, nin, nout, path);
     if (bias)
         x.bias = add_param(b, group, nout, 0, path, ".bias");
-    choose_adapter(b, &x, true, false);
+    choose_adapter(b, &x, LAYER_LINEAR);
     return x;
+}
+
+static struct linear add_expert_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, const char *expert,
+                                       const char *name)
+{
+    char path[LAYOUT_NAME];
+    snprintf(path, sizeof path, "%.200s.%s", expert, name);
+    struct linear x = add_weight(b, group, nin, nout, path);
+    choose_adapter(b, &x, LAYER_EXPERT);
+    return x;
+}
+
+/* Each expert's weights are tensors of their own, as models are published. */
+static void add_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+{
+    const struct model *m = b->m;
+    const struct family *f = m->family;
+    char path[LAYOUT_NAME], name[100];
+    snprintf(path, sizeof path, "%.100s.%s", block, f->router);
+    layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
+    layer->experts = b->rc ? NULL : calloc((size_t)m->nexperts, sizeof *layer->experts);
+    if (!layer->experts && !b->rc)
+        b->rc = fsdpck_error_nomem(b->err, (size_t)m->nexperts * sizeof *layer->experts);
+    for (int64_t e = 0; e < m->nexperts && !b->rc; e++) {
+        struct mlp *x = &layer->experts[layer->nexperts++];
+        snprintf(name, sizeof name, "%.40s.%lld", f->experts_path, (long long)e);
+        snprintf(path, sizeof path, "%.100s.%s", block, name);
+        x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->gate);
+        x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->up);
+        add_adapters(b, group, (struct linear *[]){ &x->gate, &x->up }, 2);
+        x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->down);
+        add_adapters(b, group, (struct linear *[]){ &x->down }, 1);
+    }
 }
 
 static void add_layer(struct builder *b, int64_t number)
@@ -220,11 +265,16 @@ static void add_layer(struct builder *b, int64_t number)
     layer->q_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
     layer->k_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
     layer->norm2 = add_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
-    layer->gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
-    layer->up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->gate, &layer->up }, 2);
-    layer->down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->down }, 1);
+    if (m->sparse[number]) {
+        snprintf(path, sizeof path, "model.layers.%lld", (long long)number);
+        add_experts(b, group, path, layer);
+        return;
+    }
+    layer->mlp.gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
+    layer->mlp.up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->mlp.gate, &layer->mlp.up }, 2);
+    layer->mlp.down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->mlp.down }, 1);
 #undef PATH
 }
 
@@ -246,7 +296,7 @@ static void add_ends(struct builder *b)
         .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1
     };
     l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
-    choose_adapter(b, &l->embed, false, false);
+    choose_adapter(b, &l->embed, LAYER_EMBEDDING);
     add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
     for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
         add_layer(b, i);
@@ -256,7 +306,7 @@ static void add_ends(struct builder *b)
     l->head.w = shares ? l->embed.w
                        : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path,
                                       m->tied ? l->embed.path : l->head.path, ".weight");
-    choose_adapter(b, &l->head, true, true);
+    choose_adapter(b, &l->head, LAYER_HEAD);
     add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
 
@@ -345,10 +395,10 @@ int layout_make(const struct model *m, const struct train_config *config, const 
                                 "key 'lora.target_modules' matches no module of this model; their paths are like "
                                 "model.layers.0.self_attn.q_proj");
     if (!b.rc && config->lora.enabled)
-        b.rc = layout_check_patterns(&l, m, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern,
+        b.rc = layout_check_patterns(&l, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern,
                                      b.rank_used, err);
     if (!b.rc && config->lora.enabled)
-        b.rc = layout_check_patterns(&l, m, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern,
+        b.rc = layout_check_patterns(&l, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern,
                                      b.alpha_used, err);
     free(b.rank_used);
     free(b.alpha_used);
@@ -364,8 +414,29 @@ int layout_make(const struct model *m, const struct train_config *config, const 
     return b.rc;
 }
 
+static void each_mlp(const struct mlp *x, layout_fn *fn, void *ctx)
+{
+    fn(ctx, (const struct linear *[]){ &x->gate, &x->up }, 2);
+    fn(ctx, (const struct linear *[]){ &x->down }, 1);
+}
+
+void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
+{
+    for (uint32_t i = 0; i + 2 < l->ngroups; i++) {
+        const struct layer *x = &l->layers[i];
+        fn(ctx, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
+        fn(ctx, (const struct linear *[]){ &x->o }, 1);
+        if (!x->experts)
+            each_mlp(&x->mlp, fn, ctx);
+        for (int64_t e = 0; e < x->nexperts; e++)
+            each_mlp(&x->experts[e], fn, ctx);
+    }
+}
+
 void layout_free(struct layout *l)
 {
+    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++)
+        free(l->layers[i].experts);
     free(l->params);
     free(l->layers);
     *l = (struct layout){ 0 };

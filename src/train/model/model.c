@@ -8,18 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/family.h"
 #include "model/model_reader.h"
 #include "text/file.h"
 
-/* Which layers use a sliding window. mistral: all; llama: none; qwen: from max_window_layers on, or by layer_types. */
+/* Which layers use a sliding window: families by layer_types, else from max_window_layers on. */
 static void read_windows(struct model_reader *r, struct model *m)
 {
-    bool mistral = strcmp(m->family, "mistral") == 0, qwen = strncmp(m->family, "qwen", 4) == 0;
+    const enum family_window kind = m->family->windows;
+    const bool by_layer = kind == FAMILY_WINDOW_BY_LAYER;
     json_t *value = json_object_get(r->root, "sliding_window"), *types = model_get(r, "layer_types");
-    int64_t window = value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", 4096, 0, INT32_MAX);
-    bool on = mistral || (qwen && model_get_bool(r, "use_sliding_window", false));
-    int64_t first = qwen ? model_get_int(r, "max_window_layers", 28, 0, INT32_MAX) : 0;
-    if (types && (!qwen || (int64_t)json_array_size(types) != m->nlayer))
+    int64_t window =
+        value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->window, 0, INT32_MAX);
+    bool on = kind == FAMILY_WINDOW || (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
+    int64_t first = by_layer ? model_get_int(r, "max_window_layers", 28, 0, INT32_MAX) : 0;
+    if (types && (!by_layer || (int64_t)json_array_size(types) != m->nlayer))
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
                      "key 'layer_types': one entry for each of %lld layers, and a qwen model, are wanted",
                      (long long)m->nlayer);
@@ -34,58 +37,50 @@ static void read_windows(struct model_reader *r, struct model *m)
 
 static void read_biases(struct model_reader *r, struct model *m)
 {
-    bool llama = strcmp(m->family, "llama") == 0, qwen2 = strcmp(m->family, "qwen2") == 0,
-         qwen3 = strcmp(m->family, "qwen3") == 0;
-    bool attention = model_get_bool(r, "attention_bias", qwen2), mlp = model_get_bool(r, "mlp_bias", false);
-    if (attention && !llama && !qwen2 && !qwen3)
+    const struct family *f = m->family;
+    bool attention = model_get_bool(r, "attention_bias", f->bias_qkv), mlp = model_get_bool(r, "mlp_bias", false);
+    if (attention && !f->attention_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s",
-                     m->family);
-    if (mlp && !llama)
+                     f->name);
+    if (mlp && !f->mlp_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mlp_bias' is true, which transformers does not do for %s",
-                     m->family);
-    m->bias_qkv = qwen2 || attention;
-    m->bias_o = attention && !qwen2;
+                     f->name);
+    m->bias_qkv = f->bias_qkv || attention;
+    m->bias_o = attention && !f->bias_qkv;
     m->bias_mlp = mlp;
-    m->qk_norm = qwen3;
+    m->qk_norm = f->qk_norm;
 }
 
 static void read_family(struct model_reader *r, struct model *m)
 {
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
     const char *type = json_string_value(model_get(r, "model_type"));
-    for (size_t i = 0; i < 4 && type; i++) {
-        if (strcmp(type, families[i]) == 0) {
-            snprintf(m->family, sizeof m->family, "%s", type);
-            return;
-        }
-    }
-    MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
-                 "model_type \"%.60s\" is not supported; llama, mistral, qwen2 and qwen3 are", type ? type : "");
+    char known[200];
+    m->family = family_find(type);
+    family_list(known, sizeof known);
+    if (!m->family)
+        MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "model_type \"%.60s\" is not supported; %s are", type ? type : "",
+                     known);
 }
 
 static void read_sizes(struct model_reader *r, struct model *m)
 {
-    bool qwen = strncmp(m->family, "qwen", 4) == 0, qwen3 = strcmp(m->family, "qwen3") == 0;
+    const struct family *f = m->family;
     m->nvocab = model_get_int(r, "vocab_size", -1, 1, INT32_MAX);
     m->hidden = model_get_int(r, "hidden_size", -1, 1, 1 << 20);
     m->inner = model_get_int(r, "intermediate_size", -1, 1, 1 << 22);
     m->nlayer = model_get_int(r, "num_hidden_layers", -1, 1, 4096);
     m->nhead = model_get_int(r, "num_attention_heads", -1, 1, 1 << 16);
-    int64_t kv = strcmp(m->family, "mistral") == 0 ? 8 : qwen ? 32 : m->nhead;
+    int64_t kv = f->nkv ? f->nkv : m->nhead;
     if (json_object_get(r->root, "num_key_value_heads"))
         kv = m->nhead; /* null: as many as query heads */
     m->nkv = model_get_int(r, "num_key_value_heads", kv, 1, 1 << 16);
     m->head_dim = model_get_int(r, "head_dim",
-                                qwen3 && !json_object_get(r->root, "head_dim") ? 128
-                                : m->nhead                                     ? m->hidden / m->nhead
-                                                                               : 1,
+                                f->head_dim && !json_object_get(r->root, "head_dim") ? f->head_dim
+                                : m->nhead                                           ? m->hidden / m->nhead
+                                                                                     : 1,
                                 1, 4096);
-    m->max_position = model_get_int(r, "max_position_embeddings",
-                                    qwen                                ? 32768
-                                    : strcmp(m->family, "mistral") == 0 ? 131072
-                                                                        : 2048,
-                                    1, INT32_MAX);
-    m->eps = (float)model_get_number(r, r->root, "rms_norm_eps", 1e-6, 0);
+    m->max_position = model_get_int(r, "max_position_embeddings", f->max_position, 1, INT32_MAX);
+    m->eps = (float)model_get_number(r, r->root, "rms_norm_eps", f->eps, 0);
     m->quantized = model_get(r, "quantization_config") != NULL;
     m->tied = model_get_bool(r, "tie_word_embeddings", false);
     if (!r->rc && (m->nhead % m->nkv || m->head_dim % 2))
@@ -93,6 +88,48 @@ static void read_sizes(struct model_reader *r, struct model *m)
             r, FSDPCK_ERR_FORMAT,
             "%lld query heads over %lld key heads of %lld features: the first must be a multiple, the last even",
             (long long)m->nhead, (long long)m->nkv, (long long)m->head_dim);
+}
+
+/* Layers that mlp_only_layers does not list, of every decoder_sparse_step the last. */
+static void read_sparse(struct model_reader *r, struct model *m)
+{
+    const int64_t step = model_get_int(r, "decoder_sparse_step", 1, 1, INT32_MAX);
+    json_t *dense = model_get(r, "mlp_only_layers"), *number;
+    size_t i;
+    for (int64_t l = 0; l < m->nlayer && !r->rc; l++)
+        m->sparse[l] = m->family->experts == FAMILY_EVERY_LAYER || (l + 1) % step == 0;
+    if (dense && !json_is_array(dense))
+        MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'mlp_only_layers': a list of layers is wanted");
+    json_array_foreach (dense, i, number) {
+        const int64_t l = json_integer_value(number);
+        if (!json_is_integer(number))
+            MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'mlp_only_layers': a list of layers is wanted");
+        else if (l >= 0 && l < m->nlayer && m->family->experts == FAMILY_SOME_LAYERS)
+            m->sparse[l] = false;
+    }
+}
+
+static void read_experts(struct model_reader *r, struct model *m)
+{
+    const bool every = m->family->experts == FAMILY_EVERY_LAYER;
+    const char *key = model_get(r, "num_experts") ? "num_experts" : "num_local_experts"; /* both are in use */
+    if (m->family->experts == FAMILY_DENSE)
+        return;
+    m->nexperts = model_get_int(r, key, every ? 8 : 128, 1, 4096);
+    m->top_k = model_get_int(r, "num_experts_per_tok", every ? 2 : 8, 1, 4096);
+    m->expert_inner = every ? m->inner : model_get_int(r, "moe_intermediate_size", 768, 1, 1 << 22);
+    m->normalised = m->family->normalised || model_get_bool(r, "norm_topk_prob", false);
+    if (!r->rc && m->top_k > m->nexperts)
+        MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'num_experts_per_tok': %lld of %lld experts cannot be chosen",
+                     (long long)m->top_k, (long long)m->nexperts);
+    read_sparse(r, m);
+}
+
+static int make_tables(struct model *m, struct fsdpck_error *err)
+{
+    m->window = calloc((size_t)m->nlayer, sizeof *m->window);
+    m->sparse = calloc((size_t)m->nlayer, sizeof *m->sparse);
+    return m->window && m->sparse ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *m->window);
 }
 
 int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err)
@@ -117,15 +154,16 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
     if (!r.rc)
         read_family(&r, &m);
     if (!r.rc)
-        model_check_refused(&r);
+        model_check_refused(&r, m.family->experts != FAMILY_DENSE);
     if (!r.rc)
         read_sizes(&r, &m);
-    if (!r.rc && !(m.window = calloc((size_t)m.nlayer, sizeof *m.window)))
-        r.rc = fsdpck_error_nomem(err, (size_t)m.nlayer * sizeof *m.window);
+    if (!r.rc)
+        r.rc = make_tables(&m, err);
     if (!r.rc) {
         model_read_rope(&r, &m);
         read_windows(&r, &m);
         read_biases(&r, &m);
+        read_experts(&r, &m);
     }
     if (!r.rc)
         model_note_unknown(&r);
@@ -139,5 +177,6 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
 void model_free(struct model *m)
 {
     free(m->window);
+    free(m->sparse);
     *m = (struct model){ 0 };
 }

@@ -66,6 +66,14 @@ static const char *const known_keys[] = {
     "tokenizer_class",
     "prefix",
     "task_specific_params",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "norm_topk_prob",
+    "router_aux_loss_coef",
 };
 
 /* Unsupported maths of any family: a key, and the only value that disables it. */
@@ -84,8 +92,8 @@ static const struct {
     { "residual_multiplier", 1 },
     { "attention_multiplier", 0 },
     { "query_pre_attn_scalar", 0 },
-    { "num_experts", 0 },
-    { "num_local_experts", 0 },
+    { "output_router_logits", 0 },
+    { "router_jitter_noise", 0 },
     { "rope_interleaved", 0 },
     { "use_qk_norm", 0 },
     { "qk_layernorm", 0 },
@@ -148,8 +156,22 @@ static double as_switch(const json_t *value)
     return json_is_true(value) || json_is_string(value);
 }
 
-void model_check_refused(struct model_reader *r)
+/* A model with experts under the name of a family that has none. */
+static void refuse_experts(struct model_reader *r)
 {
+    static const char *const keys[] = { "num_experts", "num_local_experts" };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *value = model_get(r, keys[i]);
+        if (value && as_switch(value) != 0)
+            MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s' changes the maths, and its value is not supported",
+                         keys[i]);
+    }
+}
+
+void model_check_refused(struct model_reader *r, bool experts)
+{
+    if (!experts)
+        refuse_experts(r);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *value = model_get(r, refused[i].key);
         if (value && as_switch(value) != refused[i].off)

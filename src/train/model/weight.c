@@ -39,15 +39,15 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static void widen(void *ctx, const struct linear *const *layers, int n)
+{
+    struct compute *c = ctx;
+    c->nweights = most(c->nweights, packed_nelem(c->l, layers, n));
+}
+
 void compute_alloc_weights(struct compute *c, struct bump *v)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < c->m->nlayer; i++) {
-        const struct layer *x = &c->l->layers[i];
-        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3));
-        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->o }, 1));
-        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->gate, &x->up }, 2));
-        n = most(n, packed_nelem(c->l, (const struct linear *[]){ &x->down }, 1));
-    }
-    c->weights = bump_acts(v, c->widest, n);
+    c->nweights = 0;
+    layout_each(c->l, widen, c);
+    c->weights = bump_acts(v, c->widest, c->nweights);
 }

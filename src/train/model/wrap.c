@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/family.h"
+
 /* True if a block is gathered with the one before it. nelem: size of the unit so far. */
 static bool joins(const struct group_policy *before, const struct group_policy *p, uint64_t nelem)
 {
@@ -50,13 +52,7 @@ void wrap_free(struct wrap *w)
 
 int wrap_check(const struct train_config *config, const struct model *m, struct fsdpck_error *err)
 {
-    static const char *const classes[][2] = { { "llama", "LlamaDecoderLayer" },
-                                              { "mistral", "MistralDecoderLayer" },
-                                              { "qwen2", "Qwen2DecoderLayer" },
-                                              { "qwen3", "Qwen3DecoderLayer" } };
-    const char *block = "";
-    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
-        block = strcmp(m->family, classes[i][0]) == 0 ? classes[i][1] : block;
+    const char *block = m->family->block;
     for (size_t i = 0; i < config->fsdp.nwrap_classes; i++) {
         const char *name = config->fsdp.wrap_classes[i];
         if (strcmp(name, block) == 0)

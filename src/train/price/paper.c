@@ -296,6 +296,51 @@ static void count_sum_squares(struct kern_stream *s, double *d, const struct ker
         active->work.plain[RATES_SQUARES] += bytes(x[i].nrow, x[i].ncol, x[i].x.dtype);
 }
 
+/* All experts are chosen alike. */
+static void count_route(struct kern_stream *s, const struct kern_route *r)
+{
+    const int64_t nchoices = r->ntok * r->top_k;
+    int64_t before = 0;
+    (void)s;
+    elements(KERN_F32, bytes(r->ntok, r->nexperts, KERN_F32));
+    r->starts[0] = 0;
+    for (int64_t e = 0; e < r->nexperts; e++) {
+        const int64_t after = nchoices * (e + 1) / r->nexperts;
+        r->starts[e + 1] = r->starts[e] + (after - before + r->unit - 1) / r->unit * r->unit;
+        before = after;
+    }
+}
+
+static void count_route_grad(struct kern_stream *s, const struct kern_route_grad *g)
+{
+    (void)s;
+    elements(KERN_F32, 2 * bytes(g->ntok, g->nexperts, KERN_F32));
+}
+
+static void count_expert_rows(struct kern_stream *s, const struct kern_expert_rows *r)
+{
+    (void)s;
+    rows(r->src.dtype, 2 * bytes(r->nrow, r->ncol, r->src.dtype));
+}
+
+static void count_expert_sum(struct kern_stream *s, const struct kern_expert_sum *a)
+{
+    (void)s;
+    rows(a->src.dtype, (double)(a->top_k + (a->add.data ? 2 : 1)) * bytes(a->ntok, a->ncol, a->src.dtype));
+}
+
+static void count_expert_act(struct kern_stream *s, const struct kern_expert_act *a)
+{
+    count_swiglu(s, a->y, a->gate, a->up, a->nrow, a->ncol);
+}
+
+static void count_expert_act_grad(struct kern_stream *s, const struct kern_expert_act_grad *a)
+{
+    (void)s;
+    call();
+    add(a->dy.dtype, RATES_SWIGLU_GRAD, (a->y.data ? 6 : 5) * bytes(a->nrow, a->ncol, a->dy.dtype));
+}
+
 static void count_copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
     (void)s, (void)dst, (void)src;
@@ -348,9 +393,16 @@ void paper_open(const struct kern_device *real, struct paper *out)
                                   .attention_one = count_attention_one,
                                   .adamw = count_adamw,
                                   .sum_squares = count_sum_squares };
+    out->experts = (struct kern_expert_ops){ .route = count_route,
+                                             .route_grad = count_route_grad,
+                                             .rows = count_expert_rows,
+                                             .sum = count_expert_sum,
+                                             .act = count_expert_act,
+                                             .act_grad = count_expert_act_grad };
     out->memory.copy = count_copy;
     out->memory.zero = count_zero;
     out->device.ops = &out->ops;
+    out->device.experts = real->experts ? &out->experts : NULL;
     out->device.memory = &out->memory;
     out->device.record = NULL; /* every call is counted */
     active = out;

@@ -5,6 +5,7 @@
 #ifndef TRAIN_PAPER_H
 #define TRAIN_PAPER_H
 
+#include <kernels/experts.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
@@ -20,6 +21,7 @@ struct paper {
     struct kern_device device; /* sizes, streams and host memory are those of the device that it stands for */
     struct kern_memory memory;
     struct kern_ops ops;
+    struct kern_expert_ops experts;
     struct work work; /* done since paper_open() */
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "model/family.h"
 #include "rank/device.h"
 #include "rank/files.h"
 #include "rank/gather.h"
@@ -347,7 +348,7 @@ static int report_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct train_start start = { .config = job->config,
-                                 .family = job->model.family,
+                                 .family = job->model.family->name,
                                  .nranks = job->nranks,
                                  .nthreads = job->nthreads,
                                  .copies = job_copies(job),

@@ -24,12 +24,14 @@ enum kind {
     EMBEDDING,
     OPTIMIZER,
     DEQUANTIZE,
+    EXPERTS,
     OTHER,
     NKINDS
 };
 static const char *const kind_names[NKINDS] = {
     "matrix products", "adapters", "attention", "attention backward", "norms",        "rope",
-    "swiglu",          "loss",     "embedding", "optimizer and norm", "dequantizing", "other kernels"
+    "swiglu",          "loss",     "embedding", "optimizer and norm", "dequantizing", "experts",
+    "other kernels"
 };
 
 enum { NINTERVALS = 4096 };
@@ -123,6 +125,19 @@ TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
 TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, const struct kern_rows *x, size_t n), (s, d, x, n))
 
+#define TIMED_EXPERTS(name, type) \
+    static void timed_expert_##name(STREAM, const struct kern_##type *a) \
+    { \
+        stream_timer_begin(active->timer, EXPERTS, s); \
+        active->inner->experts->name(s, a); \
+        stream_timer_end(active->timer, s); \
+    }
+KERN_EXPERT_OPS(TIMED_EXPERTS)
+
+#define ROW(name, type) .name = timed_expert_##name,
+static const struct kern_expert_ops timed_experts = { KERN_EXPERT_OPS(ROW) };
+#undef ROW
+
 static int totals_new(struct totals *t, uint32_t ngroups, struct fsdpck_error *err)
 {
     t->gather_ns = calloc(ngroups, sizeof *t->gather_ns);
@@ -167,6 +182,7 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->device = *p->inner;
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
+    p->device.experts = p->inner->experts ? &timed_experts : NULL;
     p->device.record = NULL; /* kernels in a recorded graph cannot be timed */
 #define TAKE(name, type) p->ops.name = timed_##name;
     KERN_OPS(TAKE)

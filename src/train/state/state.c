@@ -21,9 +21,15 @@ static json_t *hex(uint64_t value)
     return json_string(text);
 }
 
+static void add_scales(void *ctx, const struct linear *const *layers, int n)
+{
+    for (int i = 0; i < n; i++)
+        XXH3_64bits_update(ctx, &layers[i]->scale, sizeof(float));
+}
+
 /* Hash of the scale of each trained module, which also tells the set of them. Shapes are compared with the tensors
  * themselves. */
-static uint64_t scales_of(const struct layout *l, const struct model *m)
+static uint64_t scales_of(const struct layout *l)
 {
     XXH3_state_t *x = XXH3_createState();
     if (!x)
@@ -31,12 +37,7 @@ static uint64_t scales_of(const struct layout *l, const struct model *m)
     XXH3_64bits_reset(x);
     XXH3_64bits_update(x, &l->embed.scale, sizeof(float));
     XXH3_64bits_update(x, &l->head.scale, sizeof(float));
-    for (int64_t i = 0; i < m->nlayer; i++) {
-        const struct linear *all[] = { &l->layers[i].q,    &l->layers[i].k,  &l->layers[i].v,   &l->layers[i].o,
-                                       &l->layers[i].gate, &l->layers[i].up, &l->layers[i].down };
-        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
-            XXH3_64bits_update(x, &all[j]->scale, sizeof(float));
-    }
+    layout_each(l, add_scales, x);
     uint64_t digest = XXH3_64bits_digest(x);
     XXH3_freeState(x);
     return digest;
@@ -59,9 +60,13 @@ static uint64_t model_of(const struct model *m)
                                m->rope.mscale,
                                m->rope.mscale_all_dim,
                                m->rope.no_truncate };
+    const int64_t experts[] = { m->nexperts, m->top_k, m->expert_inner, m->normalised };
     uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers),
-                         XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
-    return XXH3_64bits(parts, sizeof parts);
+                         XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window),
+                         XXH3_64bits(experts, sizeof experts),
+                         XXH3_64bits(m->sparse, (size_t)m->nlayer * sizeof *m->sparse) };
+    const size_t nparts = m->nexperts ? 5 : 3; /* checkpoints of dense models were written before there were others */
+    return XXH3_64bits(parts, nparts * sizeof *parts);
 }
 
 /* Whether a group has a dtype. */
@@ -132,7 +137,7 @@ static json_t *fixed_of(const struct job *job)
     json_object_set_new(fixed, hashes[0].key, hex(data_fingerprint(job->data)));
     json_object_set_new(fixed, "train.gradient_accumulation_steps", json_integer((json_int_t)c->train.accumulation));
     json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
-    json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout, &job->model)));
+    json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
     const struct layout *l = &job->layout;
     json_object_set_new(fixed, "dtype.param", dtypes_of(l, l->masters ? KERN_BF16 : KERN_F32, has_values));

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of families. Defaults are those of transformers' configuration classes. */
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct family families[] = {
+    { .name = "llama",
+      .block = "LlamaDecoderLayer",
+      .max_position = 2048,
+      .eps = 1e-6,
+      .attention_bias = true,
+      .mlp_bias = true },
+    { .name = "mistral",
+      .block = "MistralDecoderLayer",
+      .windows = FAMILY_WINDOW,
+      .window = 4096,
+      .nkv = 8,
+      .max_position = 131072,
+      .eps = 1e-6 },
+    { .name = "mixtral",
+      .block = "MixtralDecoderLayer",
+      .windows = FAMILY_WINDOW,
+      .nkv = 8,
+      .max_position = 131072,
+      .eps = 1e-5,
+      .experts = FAMILY_EVERY_LAYER,
+      .normalised = true,
+      .router = "block_sparse_moe.gate",
+      .experts_path = "block_sparse_moe.experts",
+      .gate = "w1",
+      .up = "w3",
+      .down = "w2" },
+    { .name = "qwen2",
+      .block = "Qwen2DecoderLayer",
+      .windows = FAMILY_WINDOW_BY_LAYER,
+      .window = 4096,
+      .nkv = 32,
+      .max_position = 32768,
+      .eps = 1e-6,
+      .bias_qkv = true,
+      .attention_bias = true },
+    { .name = "qwen3",
+      .block = "Qwen3DecoderLayer",
+      .windows = FAMILY_WINDOW_BY_LAYER,
+      .window = 4096,
+      .nkv = 32,
+      .head_dim = 128,
+      .max_position = 32768,
+      .eps = 1e-6,
+      .qk_norm = true,
+      .attention_bias = true },
+    { .name = "qwen3_moe",
+      .block = "Qwen3MoeDecoderLayer",
+      .windows = FAMILY_WINDOW_IF_USED,
+      .window = 4096,
+      .nkv = 4,
+      .max_position = 32768,
+      .eps = 1e-6,
+      .qk_norm = true,
+      .attention_bias = true,
+      .experts = FAMILY_SOME_LAYERS,
+      .router = "mlp.gate",
+      .experts_path = "mlp.experts",
+      .gate = "gate_proj",
+      .up = "up_proj",
+      .down = "down_proj" },
+};
+
+enum { NFAMILIES = sizeof families / sizeof families[0] };
+
+const struct family *family_find(const char *name)
+{
+    for (int i = 0; i < NFAMILIES && name; i++)
+        if (strcmp(name, families[i].name) == 0)
+            return &families[i];
+    return NULL;
+}
+
+void family_list(char *text, int nbytes)
+{
+    int at = 0;
+    for (int i = 0; i < NFAMILIES && at < nbytes; i++)
+        at += snprintf(text + at, (size_t)(nbytes - at), "%s%s",
+                       i == 0               ? ""
+                       : i == NFAMILIES - 1 ? " and "
+                                            : ", ",
+                       families[i].name);
+}

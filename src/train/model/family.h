@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The families of models, as transformers has them: what a model_type settles, and the values of keys that config.json
+ * leaves out. */
+#ifndef TRAIN_FAMILY_H
+#define TRAIN_FAMILY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum family_window { FAMILY_NO_WINDOW, FAMILY_WINDOW, FAMILY_WINDOW_IF_USED, FAMILY_WINDOW_BY_LAYER };
+enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS };
+
+struct family {
+    const char *name;           /* model_type */
+    const char *block;          /* transformers' class of a block */
+    enum family_window windows; /* none; in all layers; in all layers if use_sliding_window; and by layer_types */
+    int64_t window;             /* 0: without the key there is none */
+    int64_t nkv;                /* 0: as many as query heads */
+    int64_t head_dim;           /* 0: hidden / heads */
+    int64_t max_position;
+    double eps;
+    bool qk_norm, bias_qkv;            /* bias_qkv: q, k and v always have biases, o has none */
+    bool attention_bias, mlp_bias;     /* the keys may be true */
+    enum family_experts experts;       /* which layers are mixtures of experts */
+    bool normalised;                   /* the weights of a token's experts are always divided by their sum */
+    const char *router, *experts_path; /* modules in a layer; an expert has its number below experts_path */
+    const char *gate, *up, *down;      /* modules in an expert */
+};
+
+/* NULL: unknown. */
+const struct family *family_find(const char *name);
+/* "llama, mistral and qwen2" into text. */
+void family_list(char *text, int nbytes);
+
+#endif
