@@ -3,7 +3,7 @@
 """Random small models, adapters, data and settings: what transformers + PEFT make of them in a few steps of float32,
 and what `fsdptrain run` makes of them.
 
-    random_train.py FSDPTRAIN [--count 36] [--seed N] [--keep DIR]
+    random_train.py FSDPTRAIN [--count 48] [--seed N] [--keep DIR]
 
 Each case draws a config.json (either dialect, keys left out so that defaults count, odd sizes, every kind of rotary
 positions, windows, biases), adapters or full fine-tuning, packed rows in uneven micro-batches, some without any
@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.optimization import get_scheduler
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe")
+DENSE_SEEDS, SEEDS = 36, 48  # of every SEEDS seeds the first are dense models, the others mixtures of experts
 STEPS = 4
 
 
@@ -48,7 +49,7 @@ def rope(rng, head_dim):
 
 
 def windows(rng, family, nlayer):
-    if family == "mistral":
+    if family in ("mistral", "mixtral"):
         return rng.choice(
             (
                 {},
@@ -61,11 +62,28 @@ def windows(rng, family, nlayer):
         return {}
     # 1: attention has no gradient
     out = {"use_sliding_window": rng.random() < 0.7, "sliding_window": rng.randint(2, 12)}
+    if family == "qwen3_moe":
+        return out
     if rng.random() < 0.6:
         out["max_window_layers"] = rng.randint(0, nlayer)
     elif rng.random() < 0.7 and out["use_sliding_window"]:
         out["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(nlayer)]
     return out
+
+
+def experts(rng, family, nlayer):
+    """Keys of a mixture of experts; some layers of Qwen's are dense."""
+    nexperts = rng.randint(2, 9)
+    out = {rng.choice(("num_experts", "num_local_experts")) if family == "qwen3_moe" else "num_local_experts": nexperts,
+           "num_experts_per_tok": rng.randint(2, min(4, nexperts))}  # of one, the weight is constant: no gradient
+    if family == "qwen3_moe":
+        out.update(moe_intermediate_size=rng.randint(5, 40), norm_topk_prob=rng.random() < 0.5,
+                   decoder_sparse_step=rng.choice((1, 1, 2)), mlp_only_layers=rng.choice(([], [nlayer - 1])))
+    return out
+
+
+def class_name(family):
+    return {"qwen3_moe": "Qwen3Moe"}.get(family, family.capitalize()) + "ForCausalLM"
 
 
 def model_config(rng, family):
@@ -78,7 +96,7 @@ def model_config(rng, family):
     )
     out = {
         "model_type": family,
-        "architectures": [f"{family.capitalize()}ForCausalLM"],
+        "architectures": [class_name(family)],
         "vocab_size": rng.randint(30, 150),
         "hidden_size": hidden,
         "intermediate_size": rng.randint(9, 70),
@@ -87,6 +105,8 @@ def model_config(rng, family):
         "num_key_value_heads": nkv,
         **windows(rng, family, nlayer),
     }
+    if family in SPARSE:
+        out.update(experts(rng, family, nlayer))
     if hidden != nhead * 2 * half or family == "qwen3" or rng.random() < 0.3:
         out["head_dim"] = 2 * half
     if family == "llama" and nkv == nhead and rng.random() < 0.5:
@@ -96,7 +116,7 @@ def model_config(rng, family):
                         ("hidden_act", ("silu", )), ("attention_dropout", (0.0, )), ("use_cache", (True, ))):
         if rng.random() < 0.7:
             out[key] = rng.choice(values)
-    if family in ("llama", "qwen3") and rng.random() < 0.5:
+    if family in ("llama", "qwen3", "qwen3_moe") and rng.random() < 0.5:
         out["attention_bias"] = rng.random() < 0.7
     if family == "llama" and rng.random() < 0.5:
         out["mlp_bias"] = rng.random() < 0.7
@@ -166,6 +186,15 @@ def lora_config(rng, nlayer):
     for key in ("rank_pattern", "alpha_pattern"):
         drop_unused(out, key, nlayer)
     return out
+
+
+def of_attention(rng, lora):
+    """PEFT trains the experts of a layer as one parameter, and copies routers and experts of other names."""
+    for key in ("rank_pattern", "alpha_pattern", "modules_to_save"):
+        lora.pop(key, None)
+    lora["target_modules"] = rng.choice((["q_proj", "v_proj"], ["o_proj", "k_proj"], rng.sample(["q_proj", "k_proj", "v_proj", "o_proj"], 3)))
+    if rng.random() < 0.4:
+        lora["modules_to_save"] = rng.choice((["norm"], ["lm_head"], ["self_attn"]))
 
 
 def drop_unused(lora, key, nlayer):
@@ -261,17 +290,35 @@ def draw_weights(model, seed):
         )
 
 
+def published(config, tensors):
+    """With the names of files: transformers holds the experts of a layer in two tensors."""
+    mixtral, out = config["model_type"] == "mixtral", {}
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for name, x in tensors.items():
+        path, _, end = name.rpartition(".")
+        path = path.replace(".mlp", ".block_sparse_moe") if mixtral else path
+        if end == "gate_up_proj":
+            for e, (g, u) in enumerate(zip(*x.chunk(2, dim=1))):
+                out.update({f"{path}.{e}.{gate}.weight": g.contiguous(), f"{path}.{e}.{up}.weight": u.contiguous()})
+        elif end == "down_proj":
+            out.update({f"{path}.{e}.{down}.weight": d.contiguous() for e, d in enumerate(x)})
+        else:
+            out[f"{path}.{end}"] = x.contiguous()
+    return out
+
+
 def write_model(folder, config, seed):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").float()
     draw_weights(model, seed)
     save_file(
-        {n: p.data.contiguous() for n, p in model.named_parameters()},
+        published(config, {n: p.data for n, p in model.named_parameters()}),
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
+    ways = {"experts_implementation": "eager"} if config["model_type"] in SPARSE else {}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **ways).train()
 
 
 def attach(model, lora, folder, seed):
@@ -319,7 +366,7 @@ def masks(config, doc):
     window = getattr(config, "sliding_window", None)
     slide = full & (k > q - window) if window else full
     full, slide = (torch.zeros(m.shape).masked_fill(~m, torch.finfo(torch.float32).min)[:, None] for m in (full, slide))
-    if config.model_type == "mistral":
+    if config.model_type in ("mistral", *SPARSE):
         return slide
     return {"full_attention": full, "sliding_attention": slide} if getattr(config, "layer_types", None) else full
 
@@ -363,7 +410,7 @@ def truth(model, steps, docs, train):
         named = (
             get_peft_model_state_dict(model, save_embedding_layers=False) if hasattr(model, "peft_config") else params
         )
-        return {n: p.detach().clone().double() for n, p in named.items()}
+        return published(model.config.to_dict(), {n: p.detach().clone().double() for n, p in named.items()})
     numbers, start = [], state()
     for micros in steps:
         loss = step_loss(model, micros, docs)
@@ -449,7 +496,8 @@ def same_bits(tool, folder, config, rng):
 def one(tool, folder, seed):
     """Lines of what differs, and what the case was."""
     rng = random.Random(seed)
-    family, is_lora = FAMILIES[seed % 4], rng.random() < 0.65
+    sparse = seed % SEEDS >= DENSE_SEEDS
+    family, is_lora = SPARSE[seed % 2] if sparse else FAMILIES[seed % 4], rng.random() < 0.65
     config = model_config(rng, family)
     docs = documents(rng, config["vocab_size"])
     steps, train = plan(rng, docs), settings(rng)
@@ -473,6 +521,8 @@ def one(tool, folder, seed):
     (folder / "plan.json").write_text(json.dumps({"steps": steps}))
     if is_lora:
         ours["lora"] = lora_config(rng, config["num_hidden_layers"])
+        if sparse:
+            of_attention(rng, ours["lora"])
     said = f"{json.dumps(config)} {json.dumps(ours.get('lora'))} {json.dumps(train)} {' '.join(options)}"
     model = write_model(folder / "model", config, seed)
     if is_lora:
@@ -491,7 +541,7 @@ def one(tool, folder, seed):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("fsdptrain")
-    ap.add_argument("--count", type=int, default=36)
+    ap.add_argument("--count", type=int, default=SEEDS)
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--keep", type=pathlib.Path, help="work in this folder and leave it")
     args = ap.parse_args()

@@ -77,7 +77,8 @@ static void choose_experts(struct trial *t)
     t->first_dense = mixtral ? -1 : below(t, m->nlayer + 1) - 1;
     if (below(t, 3))
         snprintf(t->targets, sizeof t->targets, "%s",
-                 mixtral ? "[\"w1\",\"w2\",\"q_proj\"]" : "[\"gate_proj\",\"up_proj\",\"down_proj\",\"o_proj\"]");
+                 mixtral ? "[\"w1\",\"w2\",\"q_proj\",\"gate\"]"
+                         : "[\"gate_proj\",\"up_proj\",\"down_proj\",\"o_proj\"]");
     else
         snprintf(t->targets, sizeof t->targets, "\"all-linear\"");
 }

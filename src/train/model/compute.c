@@ -29,15 +29,16 @@ int64_t compute_largest_rank(const struct layout *l)
     return r;
 }
 
-static int64_t largest_expert_rank(const struct layout *l, int64_t nlayer)
+static void measure_experts(struct compute *c)
 {
-    int64_t r = 0;
-    for (int64_t i = 0; i < nlayer; i++)
-        for (int64_t e = 0; e < l->layers[i].nexperts; e++) {
-            const struct mlp *x = &l->layers[i].experts[e];
-            r = most(r, most(x->gate.r + x->up.r, x->down.r));
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        const struct layer *layer = &c->l->layers[i];
+        c->router_rank = most(c->router_rank, layer->router.r);
+        for (int64_t e = 0; e < layer->nexperts; e++) {
+            const struct mlp *x = &layer->experts[e];
+            c->expert_rank = most(c->expert_rank, most(x->gate.r + x->up.r, x->down.r));
         }
-    return r;
+    }
 }
 
 void compute_go_over(struct compute *c, uint32_t from, uint32_t to, void *x, void *by_way_of)
@@ -296,7 +297,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->output = config->dtype.output == TRAIN_BF16 ? KERN_BF16 : KERN_F32;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
-    c->expert_rank = largest_expert_rank(l, m->nlayer);
+    measure_experts(c);
 }
 
 static int make_tables(struct compute *c, struct fsdpck_error *err)

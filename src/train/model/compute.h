@@ -18,6 +18,7 @@ struct routed {
     float *logits, *weights; /* (T, nexperts); (T, top_k) */
     int32_t *experts, *rows; /* (T, top_k) */
     int32_t *choices;        /* (experts_all()) */
+    void *s;                 /* (T, router_rank) S of the router's adapter */
     int64_t *starts;         /* (nexperts + 1) in host memory */
 };
 
@@ -96,6 +97,7 @@ struct compute {
     struct block *blocks;         /* (nlayer) */
     int64_t *starts;              /* (nlayer, nexperts + 1) host memory for the blocks' routings */
     int64_t expert_rank;          /* the largest Σ r of an expert's layers that share an input */
+    int64_t router_rank;          /* the largest r of a router */
     int64_t nweights;             /* elements of `weights` */
     float *cosines, *sines;       /* (ntok, head_dim/2) */
     void *x_last;                 /* after the last block */

@@ -25,6 +25,7 @@ void routed_alloc(const struct compute *c, struct bump *v, int64_t ntok, struct 
     r->experts = bump_ints(v, ntok * c->m->top_k);
     r->rows = bump_ints(v, ntok * c->m->top_k);
     r->choices = bump_ints(v, experts_all(c, ntok));
+    r->s = bump_acts(v, c->widest, ntok * c->router_rank);
 }
 
 void experts_alloc(struct compute *c, struct bump *v, int64_t ntok, bool backward)
@@ -51,7 +52,7 @@ void experts_route(struct compute *c, const struct layer *layer, const void *h, 
                                       .rows = r->rows,
                                       .choices = r->choices,
                                       .starts = r->starts };
-    bundle_forward(c, &b, h, NULL, NULL, &logits);
+    bundle_forward(c, &b, h, r->s, NULL, &logits);
     c->device->experts->route(c->stream, &route);
 }
 
@@ -222,8 +223,8 @@ static void route_backward(struct compute *c, int64_t number, bool through)
                                           .experts = r->experts,
                                           .dlogits = c->dlogits };
     c->device->experts->route_grad(c->stream, &grad);
-    bundle_backward(c, &b, NULL, &dlogits, c->dh, through ? c->dh : NULL);
-    bundle_backward_rest(c, &b, c->h, NULL, &dlogits);
+    bundle_backward(c, &b, r->s, &dlogits, c->dh, through ? c->dh : NULL);
+    bundle_backward_rest(c, &b, c->h, r->s, &dlogits);
 }
 
 void experts_backward(struct compute *c, int64_t number, bool through)

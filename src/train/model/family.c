@@ -25,6 +25,7 @@ static const struct family families[] = {
       .nkv = 8,
       .max_position = 131072,
       .eps = 1e-5,
+      .theta = 1e6,
       .experts = FAMILY_EVERY_LAYER,
       .normalised = true,
       .router = "block_sparse_moe.gate",

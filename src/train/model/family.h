@@ -18,7 +18,7 @@ struct family {
     int64_t nkv;                /* 0: as many as query heads */
     int64_t head_dim;           /* 0: hidden / heads */
     int64_t max_position;
-    double eps;
+    double eps, theta;                 /* theta 0: 10,000 */
     bool qk_norm, bias_qkv;            /* bias_qkv: q, k and v always have biases, o has none */
     bool attention_bias, mlp_bias;     /* the keys may be true */
     enum family_experts experts;       /* which layers are mixtures of experts */

@@ -55,7 +55,7 @@ static void list_mlp(const struct layout *l, const struct model *m, char *text, 
     if (dense || !f->gate)
         snprintf(text, nbytes, "gate_proj, up_proj and down_proj");
     else
-        snprintf(text, nbytes, "%s, %s and %s of experts", f->gate, f->up, f->down);
+        snprintf(text, nbytes, "%s, %s and %s of experts, and their router, gate", f->gate, f->up, f->down);
 }
 
 /* A name that matches no module is a typo. */

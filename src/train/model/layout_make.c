@@ -129,16 +129,15 @@ static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_
     return add_param_of(b, group, nrow, ncol, path, path, suffix);
 }
 
-/* How "all-linear" and DoRA take a layer: transformers holds the experts of a layer in one parameter, so that they are
- * no linear modules to PEFT. */
+/* How "all-linear" and DoRA take a layer. Experts and their router are parameters of other modules in transformers 5:
+ * PEFT counts them among the linear modules all the same, and has no DoRA for them. */
 enum layer_kind { LAYER_LINEAR, LAYER_HEAD, LAYER_EMBEDDING, LAYER_EXPERT };
 
 static void choose_adapter(struct builder *b, struct linear *x, enum layer_kind kind)
 {
     struct target t = { 0 };
     if (b->config->lora.enabled && !b->rc)
-        b->rc = target_find(&b->config->lora, x->path, kind == LAYER_LINEAR || kind == LAYER_HEAD, kind == LAYER_HEAD,
-                            &t, b->err);
+        b->rc = target_find(&b->config->lora, x->path, kind != LAYER_EMBEDDING, kind == LAYER_HEAD, &t, b->err);
     if (!t.chosen || b->rc)
         return;
     if (b->config->lora.use_dora && kind != LAYER_LINEAR) {
@@ -214,12 +213,23 @@ static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, 
     return x;
 }
 
+/* In an adapter, PEFT has no place for an expert that is trained whole. */
+static void refuse_saved_expert(struct builder *b, const struct linear *x)
+{
+    if (!b->rc && b->l->params[x->w].saved)
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_USAGE, NULL,
+                                 "key 'lora.modules_to_save': '%s' is an expert, which is not trained whole in an "
+                                 "adapter; an adapter on it is (lora.target_modules)",
+                                 x->path);
+}
+
 static struct linear add_expert_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, const char *expert,
                                        const char *name)
 {
     char path[LAYOUT_NAME];
     snprintf(path, sizeof path, "%.200s.%s", expert, name);
     struct linear x = add_weight(b, group, nin, nout, path);
+    refuse_saved_expert(b, &x);
     choose_adapter(b, &x, LAYER_EXPERT);
     return x;
 }
@@ -232,6 +242,8 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
     char path[LAYOUT_NAME], name[100];
     snprintf(path, sizeof path, "%.100s.%s", block, f->router);
     layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
+    choose_adapter(b, &layer->router, LAYER_EXPERT);
+    add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
     layer->experts = b->rc ? NULL : calloc((size_t)m->nexperts, sizeof *layer->experts);
     if (!layer->experts && !b->rc)
         b->rc = fsdpck_error_nomem(b->err, (size_t)m->nexperts * sizeof *layer->experts);
@@ -426,7 +438,9 @@ void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
         const struct layer *x = &l->layers[i];
         fn(ctx, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
         fn(ctx, (const struct linear *[]){ &x->o }, 1);
-        if (!x->experts)
+        if (x->experts)
+            fn(ctx, (const struct linear *[]){ &x->router }, 1);
+        else
             each_mlp(&x->mlp, fn, ctx);
         for (int64_t e = 0; e < x->nexperts; e++)
             each_mlp(&x->experts[e], fn, ctx);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions in config.json, in both dialects: rope_theta with rope_scaling (transformers 4), and rope_parameters
  * (transformers 5). */
+#include "model/family.h"
 #include "model/model_reader.h"
 
 #include <string.h>
@@ -69,8 +70,9 @@ void model_read_rope(struct model_reader *r, struct model *m)
 {
     json_t *scaling = find_scaling(r);
     struct kern_rope *rope = &m->rope;
+    const double theta = m->family->theta > 0 ? m->family->theta : 10000;
     rope->dim = m->head_dim;
-    rope->theta = model_get_number(r, scaling, "rope_theta", model_get_number(r, r->root, "rope_theta", 10000, 1), 1);
+    rope->theta = model_get_number(r, scaling, "rope_theta", model_get_number(r, r->root, "rope_theta", theta, 1), 1);
     read_rope_kind(r, scaling, rope);
     if (model_get_number(r, scaling, "partial_rotary_factor", 1, 0) != 1)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
