@@ -14,7 +14,7 @@ import argparse, json, os, pathlib, random, re, shutil, subprocess, sys, tempfil
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.optimization import get_scheduler
@@ -371,12 +371,16 @@ def masks(config, doc):
     return {"full_attention": full, "sliding_attention": slide} if getattr(config, "layer_types", None) else full
 
 
+def sum_of_losses(model, rows, docs):
+    ids, pos, doc, target = pack(rows, docs)
+    logits = model(input_ids=ids, position_ids=pos, attention_mask=masks(model.config, doc), use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
+
+
 def step_loss(model, micros, docs):
     loss, n = 0.0, supervised(docs, micros)
     for rows in micros:
-        ids, pos, doc, target = pack(rows, docs)
-        logits = model(input_ids=ids, position_ids=pos, attention_mask=masks(model.config, doc), use_cache=False).logits
-        part = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / n
+        part = sum_of_losses(model, rows, docs) / n
         part.backward()
         loss += part.item()
     return loss
@@ -493,6 +497,33 @@ def same_bits(tool, folder, config, rng):
     ]
 
 
+def adapter_in_peft(tool, folder, config, docs, rng):
+    """Adapters on experts, which PEFT trains otherwise: what ours trains has the same loss in PEFT. (It finds the
+    adapters of gate and up only where down has one too, and loses those of dense layers beside sparse ones.)"""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    names = load_file(folder / "model/model.safetensors").keys()
+    if any(".mlp.gate_proj." in name for name in names):
+        return []  # a layer is dense
+    of_experts = ["w1", "w3", "w2"] if any("sparse" in name for name in names) else [
+        "gate_proj", "up_proj", "down_proj"]
+    lora = {"r": rng.randint(1, 4), "lora_alpha": 8,
+            "target_modules": rng.choice(("all-linear", of_experts, [*of_experts, "q_proj", "gate"]))}
+    config = {**config, "lora": lora, "dtype": {"param": "fp32"},
+              "data": {**config["data"], "eval": str(folder / "data.jsonl")}}
+    done, why = run_ours(tool, folder, config, ["--ranks", str(rng.choice((1, 2, 3))), "--threads", "1"])
+    if done is None:
+        return [why]
+    ours = [m["eval_loss"] for m in map(json.loads, (folder / "out/metrics.jsonl").read_text().splitlines())
+            if "eval_loss" in m][-1]
+    base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager",
+                                                experts_implementation="eager")
+    model = PeftModel.from_pretrained(base, folder / "out/adapter").eval()
+    with torch.no_grad():
+        theirs = sum(sum_of_losses(model, [[d]], docs).item() for d in range(len(docs)))
+    theirs /= supervised(docs, [[[d]] for d in range(len(docs))])
+    return [] if abs(ours - theirs) <= 2e-5 * theirs else [f"adapter {lora} in PEFT: loss {theirs!r}, ours {ours!r}"]
+
+
 def one(tool, folder, seed):
     """Lines of what differs, and what the case was."""
     rng = random.Random(seed)
@@ -535,7 +566,10 @@ def one(tool, folder, seed):
     theirs = truth(model, steps, docs, train)
     done, why = run_ours(tool, folder, ours, options)
     bad = [why] if done is None else differences(theirs, done)
-    return bad or same_bits(tool, folder, ours, rng), said
+    bad = bad or same_bits(tool, folder, ours, rng)
+    if sparse and not bad:
+        bad = adapter_in_peft(tool, folder, {k: v for k, v in ours.items() if k != "lora"}, docs, rng)
+    return bad, said
 
 
 def main():

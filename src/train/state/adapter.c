@@ -29,16 +29,44 @@ static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
     return object;
 }
 
-static json_t *targets_of(const struct train_lora_config *lora)
+static void add_names(void *ctx, const struct linear *const *layers, int n)
 {
-    static const char *const linears[] = {
-        "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"
-    };
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            json_object_set_new(ctx, strrchr(layers[i]->path, '.') + 1, json_true());
+}
+
+/* As PEFT writes "all-linear": the names of the modules, in order. */
+static json_t *all_linear_of(const struct layout *l)
+{
+    json_t *names = json_object(), *list = json_array();
+    layout_each(l, add_names, names);
+    const char *least;
+    do {
+        const char *name;
+        json_t *value;
+        least = NULL;
+        json_object_foreach (names, name, value)
+            least = !least || strcmp(name, least) < 0 ? name : least;
+        if (least) {
+            json_array_append_new(list, json_string(least));
+            json_object_del(names, least);
+        }
+    } while (least);
+    json_decref(names);
+    return list;
+}
+
+static json_t *targets_of(const struct job *job)
+{
+    const struct train_lora_config *lora = &job->config->lora;
     if (lora->target_regex)
         return json_string(lora->target_regex);
+    if (lora->all_linear)
+        return all_linear_of(&job->layout);
     json_t *list = json_array();
-    for (size_t i = 0; i < (lora->all_linear ? 7 : lora->ntarget_names); i++)
-        json_array_append_new(list, json_string(lora->all_linear ? linears[i] : lora->target_names[i]));
+    for (size_t i = 0; i < lora->ntarget_names; i++)
+        json_array_append_new(list, json_string(lora->target_names[i]));
     return list;
 }
 
@@ -55,8 +83,8 @@ static json_t *number(double value)
     return fabs(value) < 0x1p53 && value == trunc(value) ? json_integer((json_int_t)value) : json_real(value);
 }
 
-/* The keys that every PEFT since 0.5 reads. The defaults of the other keys match this trainer. */
-static json_t *config_of(const struct train_config *c)
+/* The keys that every PEFT since 0.5 reads, but target_modules. The defaults of the other keys match this trainer. */
+static json_t *settings_of(const struct train_config *c)
 {
     json_t *o = json_object();
     json_object_set_new(o, "alpha_pattern", patterns_of(c->lora.alpha_pattern, c->lora.nalpha_pattern, false));
@@ -71,16 +99,22 @@ static json_t *config_of(const struct train_config *c)
     json_object_set_new(o, "peft_type", json_string("LORA"));
     json_object_set_new(o, "r", json_integer((json_int_t)c->lora.r));
     json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
-    json_object_set_new(o, "target_modules", targets_of(&c->lora));
     json_object_set_new(o, "task_type", json_string("CAUSAL_LM"));
     json_object_set_new(o, "use_dora", json_boolean(c->lora.use_dora));
     json_object_set_new(o, "use_rslora", json_boolean(c->lora.use_rslora));
     return o;
 }
 
-char *adapter_config(const struct train_config *config)
+static json_t *config_of(const struct job *job)
 {
-    json_t *o = config_of(config);
+    json_t *o = settings_of(job->config);
+    json_object_set_new(o, "target_modules", targets_of(job));
+    return o;
+}
+
+char *adapter_config(const struct job *job)
+{
+    json_t *o = config_of(job);
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(o);
     return text;
@@ -95,13 +129,13 @@ static int sync_path(const char *path, struct fsdpck_error *err)
     return rc;
 }
 
-static int write_config(const struct train_config *config, const char *folder, struct fsdpck_error *err)
+static int write_config(const struct job *job, const char *folder, struct fsdpck_error *err)
 {
     char path[FILES_PATH];
     int rc = files_join(path, folder, "adapter_config.json", err);
     if (rc)
         return rc;
-    json_t *o = config_of(config);
+    json_t *o = config_of(job);
     int failed = json_dump_file(o, path, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(o);
     return failed ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : sync_path(path, err);
@@ -168,7 +202,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
         rc = fsdpck_export(src, &req, &job->fs, NULL, err);
     fsdpck_source_close(src);
     if (!rc)
-        rc = write_config(job->config, folder, err);
+        rc = write_config(job, folder, err);
     if (!rc)
         rc = card_write(job, step, folder, out, err);
     if (!rc)
@@ -259,7 +293,7 @@ int adapter_check_start(const struct train_config *config, struct fsdpck_error *
     int rc = adapter_config_read(config->lora.init_adapter, path, &theirs, err);
     if (rc)
         return rc;
-    json_t *ours = config_of(config);
+    json_t *ours = settings_of(config);
     for (size_t i = 0; i < sizeof same / sizeof same[0] && !rc; i++) {
         json_t *a = json_object_get(theirs, same[i]), *b = json_object_get(ours, same[i]);
         bool equal = json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)

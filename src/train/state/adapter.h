@@ -10,7 +10,7 @@
 int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out,
                    struct fsdpck_error *err);
 /* adapter_config.json as PEFT writes it. Owned; NULL: out of memory. */
-char *adapter_config(const struct train_config *config);
+char *adapter_config(const struct job *job);
 enum { ADAPTER_PATH = 4096 };
 /* Reads adapter_config.json from a PEFT folder or from a checkpoint's assets. Unsupported keys that change the maths
  * are errors. path: the file that was read. *out is owned. */

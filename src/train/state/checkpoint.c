@@ -115,7 +115,7 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
     list->placement = (struct fsdpck_placement){ .kind = FSDPCK_SHARD };
     list->base = &r->base;
     const bool lora = r->job->config->lora.enabled;
-    list->adapter = lora ? adapter_config(r->job->config) : NULL;
+    list->adapter = lora ? adapter_config(r->job) : NULL;
     list->entries = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->entries);
     list->tensors = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->tensors);
     if (!list->entries || !list->tensors || (lora && !list->adapter)) {
