@@ -121,6 +121,8 @@ def model_config(rng, family):
     if family == "llama" and rng.random() < 0.5:
         out["mlp_bias"] = rng.random() < 0.7
     scaling = rope(rng, 2 * half)
+    if family == "mixtral" and scaling:
+        out["head_dim"] = 2 * half  # transformers needs it there
     if rng.random() < 0.5:
         out["rope_parameters"] = {
             "rope_type": "default", **(scaling or {}), "rope_theta": out.pop("rope_theta", 10000.0)
@@ -509,7 +511,8 @@ def adapter_in_peft(tool, folder, config, docs, rng):
     lora = {"r": rng.randint(1, 4), "lora_alpha": 8,
             "target_modules": rng.choice(("all-linear", of_experts, [*of_experts, "q_proj", "gate"]))}
     config = {**config, "lora": lora, "dtype": {"param": "fp32"},
-              "data": {**config["data"], "eval": str(folder / "data.jsonl")}}
+              "data": {**config["data"], "eval": str(folder / "data.jsonl")},
+              "sample": {"every": STEPS, "prompts": [{"input_ids": docs[5]["input_ids"]}]}}
     done, why = run_ours(tool, folder, config, ["--ranks", str(rng.choice((1, 2, 3))), "--threads", "1"])
     if done is None:
         return [why]
@@ -521,7 +524,18 @@ def adapter_in_peft(tool, folder, config, docs, rng):
     with torch.no_grad():
         theirs = sum(sum_of_losses(model, [[d]], docs).item() for d in range(len(docs)))
     theirs /= supervised(docs, [[[d]] for d in range(len(docs))])
-    return [] if abs(ours - theirs) <= 2e-5 * theirs else [f"adapter {lora} in PEFT: loss {theirs!r}, ours {ours!r}"]
+    if not abs(ours - theirs) <= 2e-5 * theirs:
+        return [f"adapter {lora} in PEFT: loss {theirs!r}, ours {ours!r}"]
+    sampled = next((folder / "out/samples").glob("*")).read_text().split("== sample ==")[1].split()[:12]
+    return greedy(model, docs[5]["input_ids"], [int(token) for token in sampled])
+
+
+def greedy(model, prompt, sampled):
+    """Each token is the likeliest one after those before it, or within rounding of that."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + sampled]), use_cache=False).logits[0, len(prompt) - 1:-1]
+    bad = [i for i, token in enumerate(sampled) if not logits[i].max() - logits[i, token] <= 1e-4]
+    return [f"sampled {sampled} after {prompt}: not the likeliest at {bad}"] if bad else []
 
 
 def one(tool, folder, seed):

@@ -115,7 +115,7 @@ static void check_routing(struct rig *rig, const struct shape *s, const struct r
     }
 }
 
-/* Against central differences of the weights. */
+/* From the derivative of the softmax. */
 static void check_route_grad(struct rig *rig, const struct shape *s, struct routing *r)
 {
     float *dlogits = float_zeros(s->ntok * s->nexperts);

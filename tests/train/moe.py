@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts: the bits of one rank at any number of ranks, by every strategy, resumed, and on quantized bases;
+samples, plans and exports; and what is refused.
+
+    moe.py FSDPTRAIN GOLDENS [--device NAME] [--quick]
+
+The models are random. Needs numpy."""
+import argparse, json, random, shutil, subprocess
+import numpy as np
+
+from harness import LIMIT_S, Failure, Tests, add_device, read_safetensors, write_safetensors
+
+STEPS, LAYERS, HIDDEN, INNER, EXPERTS = 3, 3, 64, 32, 5
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": INNER}
+QWEN = {"model_type": "qwen3_moe", "num_experts": EXPERTS, "num_experts_per_tok": 3, "intermediate_size": 48,
+        "moe_intermediate_size": INNER, "norm_topk_prob": False, "mlp_only_layers": [1]}
+COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+WAYS = (  # ranks and options, fsdp
+    (("--ranks", "2"), {}),
+    (("--ranks", "3", "--gather", "copy"), {"sharding_strategy": "SHARD_GRAD_OP"}),
+    (("--ranks", "4", "--gather", "copy"), {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2}),
+    (("--ranks", "5"), {"activation_checkpointing": "block"}),
+    (("--ranks", "8", "--gather", "copy", "--threads", "1"), {"sharding_strategy": "NO_SHARD"}),
+    (("--ranks", "1", "--threads", "3"), {"activation_checkpointing": "block"}),
+)
+REFUSED = (  # title, words, keys of config.json, sections of the config
+    ("auxiliary loss", "key 'output_router_logits' changes the maths", {"output_router_logits": True}, {}),
+    ("jitter", "key 'router_jitter_noise' changes the maths", {"router_jitter_noise": 0.1}, {}),
+    ("dense family", "key 'num_local_experts' changes the maths", {"model_type": "llama"}, {}),
+    ("too few experts", "key 'num_experts_per_tok': 9 of 5 experts cannot be chosen", {"num_experts_per_tok": 9}, {}),
+    ("saved expert", "is an expert, which is not trained whole in an adapter", {},
+     {"lora": {**LORA, "target_modules": ["q_proj"], "modules_to_save": ["w1"]}}),
+    ("DoRA", "is not supported with DoRA", {}, {"lora": {**LORA, "use_dora": True}}),
+    ("name", "'gate_proj' names no module of this model", {},
+     {"lora": {**LORA, "target_modules": ["gate_proj"]}}),
+)
+
+
+def shapes_of(c):
+    mixtral = c["model_type"] == "mixtral"
+    block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if mixtral else ("mlp", ("gate_proj", "up_proj", "down_proj"))
+    yield "model.embed_tokens", (c["vocab_size"], HIDDEN)
+    yield "lm_head", (c["vocab_size"], HIDDEN)
+    yield "model.norm", (HIDDEN,)
+    for i in range(LAYERS):
+        at = f"model.layers.{i}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield at + name, (HIDDEN,)
+        if not mixtral:
+            yield at + "self_attn.q_norm", (16,)
+            yield at + "self_attn.k_norm", (16,)
+        for name, nout in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32), ("o_proj", 64)):
+            yield at + "self_attn." + name, (nout, HIDDEN)
+        if i in c.get("mlp_only_layers", ()):
+            paths, inner = ["mlp"], c["intermediate_size"]
+        else:
+            yield f"{at}{block}.gate", (EXPERTS, HIDDEN)
+            paths, inner = [f"{block}.experts.{e}" for e in range(EXPERTS)], INNER
+        for path in paths:
+            for name, shape in zip(names, ((inner, HIDDEN), (inner, HIDDEN), (HIDDEN, inner))):
+                yield f"{at}{path}.{name}", shape
+
+
+class Moe(Tests):
+    def __init__(self, args):
+        super().__init__(args)
+        rng = random.Random(5)
+        self.data = self.tmp / "data.jsonl"
+        self.data.write_text("".join(
+            json.dumps({"input_ids": ids, "labels": ids}) + "\n"
+            for ids in ([rng.randrange(3, 40) for _ in range(rng.randrange(2, 30))] for _ in range(24))))
+
+    def model_of(self, name, **keys):
+        folder = self.tmp / f"{name}.model"
+        if folder.exists():
+            return folder
+        config, rng = {**COMMON, **(QWEN if name.startswith("qwen") else MIXTRAL), **keys}, np.random.default_rng(2)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        write_safetensors(folder / "model.safetensors", {
+            module + ".weight": (1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else
+                                 rng.standard_normal(shape) / shape[1]**0.5).astype(np.float32)
+            for module, shape in shapes_of({**config, "model_type": config["model_type"].replace("llama", "mixtral")})})
+        return folder
+
+    def train(self, title, model, *options, want=0, **sections):
+        out = self.tmp / title.replace(" ", "-")
+        shutil.rmtree(out, ignore_errors=True)
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(self.data), "seq_len": 32},
+                  "train": {"max_steps": STEPS, "global_batch_size": 4, "learning_rate": 1e-2}, **sections}
+        done = self.run(self.write(out.name, config), *options, want=want)
+        return out, done.stderr
+
+    def bits_of(self, family, dtype, lora):
+        sections = {"dtype": {"param": dtype}, **({"lora": {**LORA, "lora_dropout": 0.2}} if lora else {})}
+        title = f"{family}-{dtype}-{'lora' if lora else 'full'}"
+        model = self.model_of(family)
+        want = self.bits(self.train(f"{title}-one", model, "--ranks", "1", **sections)[0])
+        for n, (options, fsdp) in enumerate(WAYS):
+            got = self.bits(self.train(f"{title}-{n}", model, *options, fsdp=fsdp, **sections)[0])
+            if got != want:
+                raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
+
+    def resumed(self):
+        """Under another strategy, on other ranks."""
+        def sections(steps):
+            return {"checkpoint": {"save_steps": 1},
+                    "train": {"max_steps": steps, "global_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 0,
+                              "lr_scheduler_type": "constant"}}
+        model = self.model_of("mixtral")
+        want = self.bits(self.train("whole", model, "--ranks", "2", **sections(STEPS))[0])
+        out, _ = self.train("part", model, "--ranks", "3", **sections(1))
+        path = self.tmp / "part.json"
+        config = json.loads(path.read_text())
+        config["train"]["max_steps"] = STEPS
+        path.write_text(json.dumps(config))
+        self.run(path, "--ranks", "4", "--gather", "copy")
+        if self.bits(out) != want:
+            raise Failure("resumed: other bits than of the run that was not interrupted")
+
+    def quantized(self, form):
+        """Experts stay quantized like any weight."""
+        model, folder, values = self.model_of("mixtral"), self.tmp / f"{form}.folder", self.tmp / f"{form}.values"
+        for args in ((model, folder, "--quantize", form), (folder, values, "--dequantize", "bf16")):
+            subprocess.run([str(self.fsdpck), "export", *map(str, args), "-q"], check=True, capture_output=True,
+                           timeout=LIMIT_S)
+        want = self.bits(self.train(f"{form}-values", values, "--ranks", "1", lora=LORA)[0])
+        for ranks in ("1", "3"):
+            got, said = self.train(f"{form}-{ranks}", folder, "--ranks", ranks, lora=LORA)
+            if "stay quantized" not in said or self.bits(got) != want:
+                raise Failure(f"{form}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
+
+    def sampled(self):
+        model = self.model_of("qwen3")
+        out, _ = self.train("sampled", model, "--ranks", "1", lora=LORA,
+                            sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
+        texts = [p.read_text() for p in sorted((out / "samples").glob("*"))]
+        if len(texts) != 1 or not texts[0]:
+            raise Failure(f"samples: {texts}")
+
+    def exported(self):
+        """With the names of published models."""
+        model = self.model_of("mixtral")
+        out, _ = self.train("exported", model, "--ranks", "2", checkpoint={"export_model": True})
+        names, wanted = self.model(out).keys(), read_safetensors(model / "model.safetensors").keys()
+        if names != wanted:
+            raise Failure(f"tensors: {sorted(names ^ wanted)[:4]}")
+        adapter, _ = self.train("adapter", model, "--ranks", "2", lora=LORA)
+        config = json.loads((adapter / "adapter/adapter_config.json").read_text())
+        if config["target_modules"] != ["gate", "k_proj", "o_proj", "q_proj", "v_proj", "w1", "w2", "w3"]:
+            raise Failure(f"target_modules: {config['target_modules']}")
+        merged = self.tmp / "merged"
+        subprocess.run([str(self.fsdpck), "merge-lora", str(model), str(adapter / "adapter"), str(merged), "-q"],
+                       check=True, capture_output=True, timeout=LIMIT_S)
+        evaluated = {"data": {"train": str(self.data), "eval": str(self.data), "seq_len": 32}}
+        losses = []
+        for title, path, sections in (("of adapter", model, {"lora": {**LORA, "init_adapter": str(adapter / "adapter")}}),
+                                      ("of merged", merged, {"lora": LORA})):
+            run, _ = self.train(title, path, "--ranks", "1", dtype={"param": "fp32"}, **evaluated, **sections)
+            losses.append(self.metrics(run)[0]["loss"])
+        self.near("the loss of the merged model", abs(losses[0] - losses[1]), 1e-4)
+
+    def planned(self):
+        model = self.model_of("qwen3")
+        path = self.write("planned", {
+            "model": str(model), "output_dir": str(self.tmp / "planned"), "lora": LORA,
+            "data": {"train": str(self.data), "seq_len": 32}, "train": {"max_steps": STEPS, "global_batch_size": 4}})
+        done = subprocess.run([self.tool, "plan", str(path), "--ranks", "2", "--search", "--json"], capture_output=True,
+                              text=True, timeout=LIMIT_S)
+        if done.returncode:
+            raise Failure(f"plan: {done.stderr[-600:]}")
+        json.loads(done.stdout)
+
+    def refuse(self, words, keys, sections):
+        model = self.model_of(f"refused {words[:40]}", **keys)
+        _, said = self.train("refused", model, want=None, **sections)
+        if words not in said:
+            raise Failure(f"'{words}' is not in: {said[-600:]}")
+
+    def run(self, path, *options, want=0, timeout=LIMIT_S):
+        if want is not None:
+            return super().run(path, *options, want=want, timeout=timeout)
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout)
+        if done.returncode not in (2, 3):
+            raise Failure(f"exit code {done.returncode}, a refusal wanted: {done.stderr[-600:]}")
+        return done
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fsdptrain")
+    parser.add_argument("goldens")
+    parser.add_argument("--quick", action="store_true", help="one run of each kind")
+    add_device(parser)
+    args = parser.parse_args()
+    t = Moe(args)
+    for family, dtype, lora in (("mixtral", "bf16", True), ("qwen3", "fp32", False)) if args.quick else (
+        ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True)):
+        t.check(f"bits of {family} in {dtype}, {'LoRA' if lora else 'full'}", t.bits_of, family, dtype, lora)
+    t.check("resumed", t.resumed)
+    for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
+        t.check(f"quantized: {form}", t.quantized, form)
+    t.check("sampled", t.sampled)
+    t.check("exported", t.exported)
+    t.check("planned", t.planned)
+    for title, words, keys, sections in REFUSED:
+        t.check(f"refused: {title}", t.refuse, words, keys, sections)
+    return t.end()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
