@@ -194,7 +194,7 @@ def of_attention(rng, lora):
     """PEFT trains the experts of a layer as one parameter, and copies routers and experts of other names."""
     for key in ("rank_pattern", "alpha_pattern", "modules_to_save"):
         lora.pop(key, None)
-    lora["target_modules"] = rng.choice((["q_proj", "v_proj"], ["o_proj", "k_proj"], rng.sample(["q_proj", "k_proj", "v_proj", "o_proj"], 3)))
+    lora["target_modules"] = rng.sample(["q_proj", "k_proj", "v_proj", "o_proj"], rng.randint(1, 4))
     if rng.random() < 0.4:
         lora["modules_to_save"] = rng.choice((["norm"], ["lm_head"], ["self_attn"]))
 
@@ -320,7 +320,8 @@ def write_model(folder, config, seed):
         metadata={"format": "pt"},
     )
     ways = {"experts_implementation": "eager"} if config["model_type"] in SPARSE else {}
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **ways).train()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **ways)
+    return model.train()
 
 
 def attach(model, lora, folder, seed):

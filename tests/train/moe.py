@@ -41,7 +41,8 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
 
 def shapes_of(c):
     mixtral = c["model_type"] == "mixtral"
-    block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if mixtral else ("mlp", ("gate_proj", "up_proj", "down_proj"))
+    block = "block_sparse_moe" if mixtral else "mlp"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     yield "model.embed_tokens", (c["vocab_size"], HIDDEN)
     yield "lm_head", (c["vocab_size"], HIDDEN)
     yield "model.norm", (HIDDEN,)
@@ -157,9 +158,9 @@ class Moe(Tests):
                        check=True, capture_output=True, timeout=LIMIT_S)
         evaluated = {"data": {"train": str(self.data), "eval": str(self.data), "seq_len": 32}}
         losses = []
-        for title, path, sections in (("of adapter", model, {"lora": {**LORA, "init_adapter": str(adapter / "adapter")}}),
-                                      ("of merged", merged, {"lora": LORA})):
-            run, _ = self.train(title, path, "--ranks", "1", dtype={"param": "fp32"}, **evaluated, **sections)
+        going_on = {**LORA, "init_adapter": str(adapter / "adapter")}
+        for title, path, lora in (("of adapter", model, going_on), ("of merged", merged, LORA)):
+            run, _ = self.train(title, path, "--ranks", "1", dtype={"param": "fp32"}, lora=lora, **evaluated)
             losses.append(self.metrics(run)[0]["loss"])
         self.near("the loss of the merged model", abs(losses[0] - losses[1]), 1e-4)
 
