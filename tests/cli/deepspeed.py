@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """deepspeed.py BINARY: checkpoints of DeepSpeed's ZeRO give the tensors that DeepSpeed's own scripts make of them, at
 any number of ranks; and sets of files that do not belong together are refused, each with its own sentence."""
-import json
 import os
 import shutil
 import subprocess

@@ -14,7 +14,7 @@ from run_cases import write_safetensors
 
 from average import read
 from experts import LAYOUTS
-from parallel import BLOCK, DENSE, HEADS, MIXTURES, Parallel, model
+from parallel import BLOCK, DENSE, MIXTURES, Parallel, model
 from sides import join, rows
 
 ONE = ("F32", [], b"\0\0\x80\x3f")

@@ -3,7 +3,7 @@
 tied and untied models. merge-lora gives what PEFT makes of the same files, or refuses by a tensor's name; export-lora
 finds the same file again in a training checkpoint. And strays: every one is refused or arrives. Used by run.py; `python
 check_lora_whole.py BINARY [WORD]` runs it alone."""
-import json, os, random, shutil, subprocess, sys, tempfile, warnings
+import os, random, shutil, subprocess, sys, tempfile, warnings
 
 import torch
 from safetensors.torch import load_file, save_file

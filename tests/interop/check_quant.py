@@ -7,7 +7,6 @@ import importlib.util, json, pathlib, random, shutil, subprocess
 
 import ckpt_common as c
 import make_quant
-import torch
 
 # What every form needs of a matrix's columns.
 MULTIPLE = {

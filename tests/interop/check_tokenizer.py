@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers, those of the goldens and such as other published models have, against the tokenizers library: random and
 adversarial strings, encoded with special tokens and decoded both ways."""
-import json, os, random, subprocess, unicodedata
+import json, os, random, subprocess
 
 from tokenizers import Tokenizer
 

@@ -6,7 +6,7 @@ usage: make_moe.py OUT [FAMILY ...]
 
 OUT/FAMILY/hub/: what save_pretrained writes (names of the hub), with a multi-token prediction layer added where the
 family has one; OUT/FAMILY/memory.safetensors: state_dict() of the model that from_pretrained makes of it."""
-import json, os, pathlib, random, sys
+import os, pathlib, sys
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
 import ckpt_common as c

@@ -477,6 +477,8 @@ def main():
         check_quantize.check_all(checks, tool.binary, os.path.join(work, "quantize"), a.quick)
         checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check,
                    os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
+        checks.run("what accelerate and transformers write, taken over by init --from", check_trainers.check,
+                   os.path.join(os.path.dirname(a.binary), "fsdptrain"))
         checks.run("TensorBoard reads a run's events, also of a resumed one", check_tensorboard.check, a.binary)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2,
                    os.path.join(work, "ranks3-hf"))

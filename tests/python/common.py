@@ -7,8 +7,6 @@ import sys
 import tempfile
 import unittest
 
-import fsdpck
-
 FIXTURES = os.environ["FSDPCK_FIXTURES"]
 PROGRAM = [sys.executable, "-m", "fsdpck"]
 

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import shutil
-import unittest
 
 import common
 import fsdpck

@@ -23,7 +23,7 @@ import numpy as np
 import compression
 import frozen_base
 import placement
-from content import M128, content_of
+from content import content_of
 from frozen_base import safetensors_of
 from xxh3 import xxh3_128
 

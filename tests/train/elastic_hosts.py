@@ -9,7 +9,7 @@ Needs numpy."""
 import argparse, contextlib, os, pathlib, re, signal, socket, subprocess, sys, time
 
 from harness import Early, Failure, add_device, children_of, proc_of
-from ranks_harness import MPI_ENV, Ranks
+from ranks_harness import MPI_ENV
 from ranks_mpi import Mpi
 
 STEPS = 300

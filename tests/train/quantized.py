@@ -151,11 +151,11 @@ class Quantized(Tests):
         model, plain = self.model_of(name)
         copies = ("--ranks", "4", "--gather", "copy")
         policy = {"policy": [{"modules": ["layers.0"], "param_dtype": "fp32"}]}
+        want, _ = self.train(f"{name}-sharded-plain", plain)
         for n, fsdp in enumerate((
             {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2}, {"sharding_strategy": "NO_SHARD"},
             {"sharding_strategy": "HYBRID_SHARD_ZERO2", "dp_replicate_size": 2}, {"reshard_after_forward": 2},
             {"auto_wrap_policy": "NO_WRAP"}, {"offload": str(self.tmp), "offload_params": True})):
-            want, _ = self.train(f"{name}-sharded-plain", plain) if n == 0 else (want, None)
             got, _ = self.train(f"{name}-sharded-{n}", model, *copies, fsdp=fsdp)
             self.same(f"{name} {fsdp}", want, got)
         want, _ = self.train(f"{name}-policy-plain", plain, fsdp=policy)

@@ -84,7 +84,7 @@ class Said(Tests):
             read, write = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)  # packets: a read brings what one write brought
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
             with subprocess.Popen([*map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=write) as process:
+                                  stderr=write):
                 os.close(write)
                 packets = [p for p in iter(lambda: os.read(read, 1 << 16), b"")]
             os.close(read)
