@@ -105,7 +105,7 @@ class Bench:
             "peak_bytes": max(x["rss_bytes"] for x in m), "first_step": first
         }
 
-    def peer(self, model, seq, rows, steps, full, mode):
+    def peer(self, model, seq, rows, steps, full, mode, options=()):
         env = dict(os.environ, **({"LD_PRELOAD": self.preload} if self.preload else {}))
         command = [
             self.a.python,
@@ -125,6 +125,7 @@ class Bench:
             "--threads",
             str(self.a.threads),
             *(["--full"] if full else []),
+            *options,
         ]
         return json.loads(
             subprocess.run(

@@ -3,7 +3,8 @@
 """What bench/train.py asks of fsdptrain, done by PyTorch, transformers and PEFT. Prints one JSON object: the seconds
 and the loss of every step, the seconds from process start to the end of the first step, and the largest resident size.
 
-usage: train_peer.py MODEL TOKENS.jsonl --mode MODE [--full] [--seq N] [--micro N] [--steps N] [--threads N] [--lr X]
+usage: train_peer.py MODEL TOKENS.jsonl --mode MODE [--full] [--experts WAY] [--targets NAMES] [--seq N] [--micro N]
+                     [--steps N] [--threads N] [--lr X]
 
 MODE: fp32, bf16 (weights and all), autocast (fp32 weights, bf16 products), compiled (autocast under torch.compile),
 compiled-fp32. Rows are whole documents of one length, so that attention needs no mask but the causal one: the fastest
@@ -37,11 +38,13 @@ def build(a):
     import torch
     from transformers import AutoModelForCausalLM
     dtype = torch.bfloat16 if a.mode == "bf16" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa").train()
+    ways = {"experts_implementation": a.experts} if a.experts else {}
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa", **ways).train()
     if not a.full:
         from peft import LoraConfig, get_peft_model
+        targets = a.targets if a.targets == "all-linear" else a.targets.split(",")
         model = get_peft_model(
-            model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
+            model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules=targets)
         )
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=a.lr, weight_decay=0.0, foreach=True
@@ -72,6 +75,8 @@ def main():
     p.add_argument("tokens")
     p.add_argument("--mode", choices=["fp32", "bf16", "autocast", "compiled", "compiled-fp32"], required=True)
     p.add_argument("--full", action="store_true")
+    p.add_argument("--experts", help="how transformers computes experts")
+    p.add_argument("--targets", default="all-linear", help="all-linear, or names with commas between")
     for name, default in (("seq", 512), ("micro", 4), ("batch", 4), ("steps", 4), ("threads", 2)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--lr", type=float, default=2e-4)
