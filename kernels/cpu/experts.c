@@ -152,10 +152,16 @@ static void expert_sum(struct kern_stream *stream, const struct kern_expert_sum 
     cpu_for_strips(stream, s->ntok, s->ncol, sum_strip, &copy);
 }
 
+/* -1: padding. */
+static int64_t choice_of(const int32_t *choices, int64_t row)
+{
+    return choices ? choices[row] : row;
+}
+
 static void act_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
 {
     const struct kern_expert_act *a = ctx;
-    const int32_t choice = a->choices[row];
+    const int64_t choice = choice_of(a->choices, row);
     float gate[CPU_STRIP], up[CPU_STRIP], y[CPU_STRIP] = { 0 };
     if (choice >= 0) {
         simd->swiglu(y, cpu_load(simd, a->gate, row, col, n, gate), cpu_load(simd, a->up, row, col, n, up), n);
@@ -175,7 +181,7 @@ static void expert_act(struct kern_stream *stream, const struct kern_expert_act 
 static float act_grad_strip(const struct cpu_simd *simd, const struct kern_expert_act_grad *g, int64_t row, int64_t col,
                             int64_t n)
 {
-    const float weight = g->weights[g->choices[row]];
+    const float weight = g->weights[choice_of(g->choices, row)];
     float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], y[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP];
     const float *a = cpu_load(simd, g->gate, row, col, n, gate), *b = cpu_load(simd, g->up, row, col, n, up);
     cpu_load_copy(simd, dy, g->dy, row, col, n);
@@ -207,16 +213,17 @@ static void act_grad_block(const struct cpu_simd *simd, void *ctx, int64_t block
     const struct kern_expert_act_grad *g = ctx;
     (void)block;
     for (int64_t row = row0; row < row1; row++) {
+        const int64_t choice = choice_of(g->choices, row);
         float sum = 0;
         for (int64_t col = 0; col < g->ncol; col += CPU_STRIP) {
             const int64_t n = g->ncol - col < CPU_STRIP ? g->ncol - col : CPU_STRIP;
-            if (g->choices[row] < 0)
+            if (choice < 0)
                 clear_strip(simd, g, row, col, n);
             else
                 sum += act_grad_strip(simd, g, row, col, n);
         }
-        if (g->choices[row] >= 0)
-            g->dweights[g->choices[row]] = sum;
+        if (choice >= 0)
+            g->dweights[choice] = sum;
     }
 }
 
@@ -226,9 +233,23 @@ static void expert_act_grad(struct kern_stream *stream, const struct kern_expert
     cpu_for_blocks(stream, g->nrow, act_grad_block, &copy);
 }
 
+static void expert_gate(struct kern_stream *stream, const struct kern_expert_gate *g)
+{
+    for (int64_t t = 0; t < g->ntok && !stream->status; t++)
+        g->weights[t] = 1 / (1 + expf(-g->logits[t]));
+}
+
+static void expert_gate_grad(struct kern_stream *stream, const struct kern_expert_gate_grad *g)
+{
+    for (int64_t t = 0; t < g->ntok && !stream->status; t++)
+        g->dlogits[t] = g->dweights[t] * g->weights[t] * (1 - g->weights[t]);
+}
+
 const struct kern_expert_ops cpu_expert_ops = { .route = expert_route,
                                                 .route_grad = expert_route_grad,
                                                 .rows = expert_rows,
                                                 .sum = expert_sum,
                                                 .act = expert_act,
-                                                .act_grad = expert_act_grad };
+                                                .act_grad = expert_act_grad,
+                                                .gate = expert_gate,
+                                                .gate_grad = expert_gate_grad };

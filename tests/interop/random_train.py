@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.optimization import get_scheduler
 
-FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe")
+FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe", "qwen2_moe")
 DENSE_SEEDS, SEEDS = 36, 48  # of every SEEDS seeds the first are dense models, the others mixtures of experts
 STEPS = 4
 
@@ -74,16 +74,19 @@ def windows(rng, family, nlayer):
 def experts(rng, family, nlayer):
     """Keys of a mixture of experts; some layers of Qwen's are dense."""
     nexperts = rng.randint(2, 9)
-    out = {rng.choice(("num_experts", "num_local_experts")) if family == "qwen3_moe" else "num_local_experts": nexperts,
+    keys = {"mixtral": ("num_local_experts",), "qwen2_moe": ("num_experts",)}
+    out = {rng.choice(keys.get(family, ("num_experts", "num_local_experts"))): nexperts,
            "num_experts_per_tok": rng.randint(2, min(4, nexperts))}  # of one, the weight is constant: no gradient
-    if family == "qwen3_moe":
+    if family != "mixtral":
         out.update(moe_intermediate_size=rng.randint(5, 40), norm_topk_prob=rng.random() < 0.5,
                    decoder_sparse_step=rng.choice((1, 1, 2)), mlp_only_layers=rng.choice(([], [nlayer - 1])))
+    if family == "qwen2_moe":
+        out.update(shared_expert_intermediate_size=rng.randint(5, 60), qkv_bias=rng.random() < 0.7)
     return out
 
 
 def class_name(family):
-    return {"qwen3_moe": "Qwen3Moe"}.get(family, family.capitalize()) + "ForCausalLM"
+    return {"qwen3_moe": "Qwen3Moe", "qwen2_moe": "Qwen2Moe"}.get(family, family.capitalize()) + "ForCausalLM"
 
 
 def model_config(rng, family):
@@ -369,7 +372,7 @@ def masks(config, doc):
     window = getattr(config, "sliding_window", None)
     slide = full & (k > q - window) if window else full
     full, slide = (torch.zeros(m.shape).masked_fill(~m, torch.finfo(torch.float32).min)[:, None] for m in (full, slide))
-    if config.model_type in ("mistral", *SPARSE):
+    if config.model_type in ("mistral", "mixtral", "qwen3_moe"):
         return slide
     return {"full_attention": full, "sliding_attention": slide} if getattr(config, "layer_types", None) else full
 
@@ -502,15 +505,15 @@ def same_bits(tool, folder, config, rng):
 
 def adapter_in_peft(tool, folder, config, docs, rng):
     """Adapters on experts, which PEFT trains otherwise: what ours trains has the same loss in PEFT. (It finds the
-    adapters of gate and up only where down has one too, and loses those of dense layers beside sparse ones.)"""
+    adapters of gate and up only where down has one too, and loses those of dense layers beside sparse ones, and
+    those of Qwen2-MoE.)"""
     shutil.rmtree(folder / "out", ignore_errors=True)
     names = load_file(folder / "model/model.safetensors").keys()
-    if any(".mlp.gate_proj." in name for name in names):
-        return []  # a layer is dense
-    of_experts = ["w1", "w3", "w2"] if any("sparse" in name for name in names) else [
-        "gate_proj", "up_proj", "down_proj"]
-    lora = {"r": rng.randint(1, 4), "lora_alpha": 8,
-            "target_modules": rng.choice(("all-linear", of_experts, [*of_experts, "q_proj", "gate"]))}
+    targets = ["w1", "w3", "w2"] if any("sparse" in name for name in names) else ["gate_proj", "up_proj", "down_proj"]
+    chosen = rng.choice(("all-linear", targets, [*targets, "q_proj", "gate"]))
+    if any(".mlp.gate_proj." in name or ".shared_expert." in name for name in names):
+        chosen = ["q_proj", "v_proj"]
+    lora = {"r": rng.randint(1, 4), "lora_alpha": 8, "target_modules": chosen}
     config = {**config, "lora": lora, "dtype": {"param": "fp32"},
               "data": {**config["data"], "eval": str(folder / "data.jsonl")},
               "sample": {"every": STEPS, "prompts": [{"input_ids": docs[5]["input_ids"]}]}}
@@ -543,7 +546,7 @@ def one(tool, folder, seed):
     """Lines of what differs, and what the case was."""
     rng = random.Random(seed)
     sparse = seed % SEEDS >= DENSE_SEEDS
-    family, is_lora = SPARSE[seed % 2] if sparse else FAMILIES[seed % 4], rng.random() < 0.65
+    family, is_lora = SPARSE[seed % 3] if sparse else FAMILIES[seed % 4], rng.random() < 0.65
     config = model_config(rng, family)
     docs = documents(rng, config["vocab_size"])
     steps, train = plan(rng, docs), settings(rng)

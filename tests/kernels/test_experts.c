@@ -237,8 +237,52 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
     matrix_free(&gate), matrix_free(&up), matrix_free(&dy), matrix_free(&y);
 }
 
+/* Every row is a token with a weight of its own: the sigmoid of its logit. */
+static void check_shared(struct rig *rig, int64_t ntok, int64_t ncol)
+{
+    float *logits = float_zeros(ntok), *weights = float_zeros(ntok), *dweights = float_zeros(ntok);
+    double *want = zeros(ntok), *act = zeros(ntok * ncol), *dlogits = zeros(ntok);
+    struct matrix gate = matrix_random(rig, ntok, ncol, rig->dtype, 6),
+                  up = matrix_random(rig, ntok, ncol, rig->dtype, 2),
+                  dy = matrix_random(rig, ntok, ncol, rig->dtype, 1);
+    for (int64_t t = 0; t < ntok; t++) {
+        logits[t] = (float)(8 * rig_uniform(rig));
+        want[t] = 1 / (1 + exp(-(double)logits[t]));
+    }
+    const struct kern_expert_gate g = { .ntok = ntok, .logits = logits, .weights = weights };
+    rig->device->experts->gate(rig->stream, &g);
+    check_floats(rig, weights, ntok, want, 1e-6, "shared weights");
+    for (int64_t i = 0; i < ntok * ncol; i++) {
+        const double x = at(&gate, i / ncol, i % ncol), y = x / (1 + exp(-x)) * at(&up, i / ncol, i % ncol),
+                     w = (double)weights[i / ncol];
+        act[i] = w * y;
+        dlogits[i / ncol] += at(&dy, i / ncol, i % ncol) * y * w * (1 - w);
+    }
+    const struct kern_expert_act_grad a = { .nrow = ntok,
+                                            .ncol = ncol,
+                                            .weights = weights,
+                                            .dweights = dweights,
+                                            .gate = cview(&gate),
+                                            .up = cview(&up),
+                                            .dy = cview(&dy),
+                                            .dgate = view(&gate),
+                                            .dup = view(&up),
+                                            .y = view(&dy) };
+    rig->device->experts->act_grad(rig->stream, &a);
+    check_matrix(rig, &dy, act, 1e-6, "shared activation");
+    const struct kern_expert_gate_grad d = {
+        .ntok = ntok, .weights = weights, .dweights = dweights, .dlogits = dweights
+    };
+    rig->device->experts->gate_grad(rig->stream, &d);
+    check_floats(rig, dweights, ntok, dlogits, 4e-6, "gradient of shared logits");
+    must_free(logits), must_free(weights), must_free(dweights), must_free(want), must_free(act), must_free(dlogits);
+    matrix_free(&gate), matrix_free(&up), matrix_free(&dy);
+}
+
 static void experts(struct rig *rig)
 {
+    check_shared(rig, 1, 1);
+    check_shared(rig, 150, 1100);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct routing r = route(rig, &shapes[i]);
         check_routing(rig, &shapes[i], &r);

@@ -15,8 +15,11 @@ STEPS, LAYERS, HIDDEN, INNER, EXPERTS = 3, 3, 64, 32, 5
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": INNER}
 QWEN = {"model_type": "qwen3_moe", "num_experts": EXPERTS, "num_experts_per_tok": 3, "intermediate_size": 48,
         "moe_intermediate_size": INNER, "norm_topk_prob": False, "mlp_only_layers": [1]}
+QWEN2 = {**QWEN, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "norm_topk_prob": True,
+         "qkv_bias": False}
 COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
           "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
+FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 WAYS = (  # ranks and options, fsdp
     (("--ranks", "2"), {}),
@@ -39,6 +42,12 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
 )
 
 
+def shared_of(at, inner):
+    yield at + "mlp.shared_expert_gate", (1, HIDDEN)
+    for name, shape in (("gate_proj", (inner, HIDDEN)), ("up_proj", (inner, HIDDEN)), ("down_proj", (HIDDEN, inner))):
+        yield f"{at}mlp.shared_expert.{name}", shape
+
+
 def shapes_of(c):
     mixtral = c["model_type"] == "mixtral"
     block = "block_sparse_moe" if mixtral else "mlp"
@@ -50,7 +59,7 @@ def shapes_of(c):
         at = f"model.layers.{i}."
         for name in ("input_layernorm", "post_attention_layernorm"):
             yield at + name, (HIDDEN,)
-        if not mixtral:
+        if c["model_type"] == "qwen3_moe":
             yield at + "self_attn.q_norm", (16,)
             yield at + "self_attn.k_norm", (16,)
         for name, nout in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32), ("o_proj", 64)):
@@ -60,6 +69,8 @@ def shapes_of(c):
         else:
             yield f"{at}{block}.gate", (EXPERTS, HIDDEN)
             paths, inner = [f"{block}.experts.{e}" for e in range(EXPERTS)], INNER
+            if "shared_expert_intermediate_size" in c:
+                yield from shared_of(at, c["shared_expert_intermediate_size"])
         for path in paths:
             for name, shape in zip(names, ((inner, HIDDEN), (inner, HIDDEN), (HIDDEN, inner))):
                 yield f"{at}{path}.{name}", shape
@@ -78,7 +89,7 @@ class Moe(Tests):
         folder = self.tmp / f"{name}.model"
         if folder.exists():
             return folder
-        config, rng = {**COMMON, **(QWEN if name.startswith("qwen") else MIXTRAL), **keys}, np.random.default_rng(2)
+        config, rng = {**COMMON, **FAMILIES.get(name, MIXTRAL), **keys}, np.random.default_rng(2)
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         write_safetensors(folder / "model.safetensors", {
@@ -135,7 +146,7 @@ class Moe(Tests):
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
 
     def sampled(self):
-        model = self.model_of("qwen3")
+        model = self.model_of("qwen2")
         out, _ = self.train("sampled", model, "--ranks", "1", lora=LORA,
                             sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
         texts = [p.read_text() for p in sorted((out / "samples").glob("*"))]
@@ -198,8 +209,9 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Moe(args)
-    for family, dtype, lora in (("mixtral", "bf16", True), ("qwen3", "fp32", False)) if args.quick else (
-        ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True)):
+    for family, dtype, lora in (("mixtral", "bf16", True), ("qwen2", "fp32", False)) if args.quick else (
+        ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True),
+        ("qwen2", "bf16", True), ("qwen2", "fp32", False)):
         t.check(f"bits of {family} in {dtype}, {'LoRA' if lora else 'full'}", t.bits_of, family, dtype, lora)
     t.check("resumed", t.resumed)
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):

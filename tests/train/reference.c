@@ -313,6 +313,18 @@ static void weigh_experts(const struct reference *m, const double *logits, const
         weights[e] = chosen[e] ? exp(logits[e]) / (m->normalised ? part : all) : 0;
 }
 
+/* The expert that every token shares, with the weight σ(w·h). */
+static void share(const struct reference *m, int64_t layer, const double *h, double *x, int64_t ntok, int64_t token0)
+{
+    char names[3][80] = { "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj" };
+    double *weights = layer_linear(m, layer, "mlp.shared_expert_gate", h, ntok, token0),
+           *y = gated(m, layer, names, m->shared_inner, h, ntok, token0);
+    for (int64_t i = 0; i < ntok * m->hidden; i++)
+        x[i] += y[i] / (1 + exp(-weights[i / m->hidden]));
+    free(weights);
+    free(y);
+}
+
 /* Every expert computes every token; those that are not chosen have the weight 0. Adapters of experts are without
  * dropout. */
 static void experts(const struct reference *m, int64_t layer, const char *block, const double *h, double *x,
@@ -340,6 +352,8 @@ static void experts(const struct reference *m, int64_t layer, const char *block,
     }
     free(logits);
     free(weights);
+    if (m->shared_inner)
+        share(m, layer, h, x, ntok, token0);
 }
 
 static bool has_router(const struct reference *m, int64_t layer, const char *block)

@@ -22,6 +22,7 @@ struct reference {
     int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim;
     int64_t window, first_window; /* window: tokens that a query sees in the layers from first_window on; 0: all */
     int64_t nexperts, top_k, expert_inner; /* of layers that have a router */
+    int64_t shared_inner;                  /* of the expert that every token shares; 0: there is none */
     bool normalised;                       /* the weights of a token's experts are divided by their sum */
     bool *chosen; /* (nlayer, ntokens, nexperts) which experts a token of the step goes to: a gradient is that of a
                      fixed choice. NULL: there are no experts */

@@ -21,7 +21,7 @@
 
 #include "reference.h"
 
-enum { DENSE = 28, CASES = 36, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
+enum { DENSE = 28, CASES = 40, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
 
 struct document {
     int32_t ids[LONGEST], labels[LONGEST];
@@ -71,6 +71,7 @@ static void choose_experts(struct trial *t)
     m->nexperts = 2 + below(t, 6);
     m->top_k = 1 + below(t, m->nexperts < 3 ? m->nexperts : 3);
     m->expert_inner = mixtral ? m->inner : 5 + below(t, 20);
+    m->shared_inner = strcmp(t->family, "qwen2_moe") == 0 ? 5 + below(t, 30) : 0;
     m->normalised = mixtral || below(t, 2);
     m->first_window = 0;
     m->dropout = 0;
@@ -85,8 +86,8 @@ static void choose_experts(struct trial *t)
 
 static void choose(struct trial *t, int number)
 {
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" }, *const sparse[] = { "mixtral",
-                                                                                                        "qwen3_moe" };
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
+    static const char *const sparse[] = { "mixtral", "qwen3_moe", "qwen2_moe" };
     static const char *const targets[] = { "\"all-linear\"",
                                            "[\"q_proj\",\"v_proj\"]",
                                            "[\"embed_tokens\",\"lm_head\",\"o_proj\"]",
@@ -94,8 +95,8 @@ static void choose(struct trial *t, int number)
                                            "[\"lm_head\",\"gate_proj\",\"k_proj\"]",
                                            "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
-    t->family = number < DENSE ? families[number % 4] : sparse[number % 2];
-    t->lora = number < DENSE ? number / 4 % 2 : number / 2 % 2;
+    t->family = number < DENSE ? families[number % 4] : sparse[number % 3];
+    t->lora = number < DENSE ? number / 4 % 2 : number / 3 % 2;
     m->nkv = 1 + below(t, 3);
     m->nhead = m->nkv * (1 + below(t, 3));
     m->head_dim = 2 * (1 + below(t, 6));
@@ -114,7 +115,7 @@ static void choose(struct trial *t, int number)
     m->dropout = t->lora && below(t, 2) ? 0.25 : 0;
     m->seed = (uint64_t)number;
     m->qk_norm = strncmp(t->family, "qwen3", 5) == 0;
-    t->attention_bias = strcmp(t->family, "qwen2") == 0 || (strncmp(t->family, "mi", 2) != 0 && below(t, 2));
+    t->attention_bias = strncmp(t->family, "qwen2", 5) == 0 || (strncmp(t->family, "mi", 2) != 0 && below(t, 2));
     t->mlp_bias = strcmp(t->family, "llama") == 0 && below(t, 2);
     t->recompute = below(t, 2);
     m->window = strcmp(t->family, "llama") != 0 && below(t, 3) ? 1 + below(t, 9) : 0;
@@ -170,13 +171,19 @@ static void add_experts(struct trial *t, int64_t layer)
             add_linear(t, layer, module, i < 2 ? m->expert_inner : m->hidden, i < 2 ? m->hidden : m->expert_inner,
                        false);
         }
+    if (m->shared_inner) {
+        add_linear(t, layer, "mlp.shared_expert.gate_proj", m->shared_inner, m->hidden, false);
+        add_linear(t, layer, "mlp.shared_expert.up_proj", m->shared_inner, m->hidden, false);
+        add_linear(t, layer, "mlp.shared_expert.down_proj", m->hidden, m->shared_inner, false);
+        add_linear(t, layer, "mlp.shared_expert_gate", 1, m->hidden, false);
+    }
 }
 
 static void add_weights(struct trial *t)
 {
     const struct reference *m = &t->ref;
     const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    const bool bias_o = t->attention_bias && strcmp(t->family, "qwen2") != 0;
+    const bool bias_o = t->attention_bias && strncmp(t->family, "qwen2", 5) != 0;
     add_tensor(t, "model.embed_tokens.weight", m->nvocab, m->hidden, 0, 1);
     for (int64_t i = 0; i < m->nlayer; i++) {
         add_norm(t, i, "input_layernorm", m->hidden);
@@ -254,6 +261,13 @@ static void write_model(const struct trial *t)
         json_object_update_new(o, json_pack("{s:I, s:I, s:I, s:b}", "num_local_experts", (json_int_t)m->nexperts,
                                             "num_experts_per_tok", (json_int_t)m->top_k, "moe_intermediate_size",
                                             (json_int_t)m->expert_inner, "norm_topk_prob", m->normalised));
+        if (m->shared_inner) {
+            json_object_set_new(o, "shared_expert_intermediate_size", json_integer((json_int_t)m->shared_inner));
+            json_t *types = json_array();
+            for (int64_t i = 0; i < m->nlayer; i++)
+                json_array_append_new(types, json_string("sliding_attention"));
+            json_object_set_new(o, "layer_types", types); /* without it, every second layer has a window */
+        }
         if (t->first_dense >= 0)
             json_object_set_new(o, "mlp_only_layers", json_pack("[I]", (json_int_t)t->first_dense));
     }

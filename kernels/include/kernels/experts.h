@@ -64,7 +64,7 @@ typedef void kern_expert_sum_fn(struct kern_stream *, const struct kern_expert_s
 /* The weight of a choice is applied to the activation, before the last product of an expert, which is linear. */
 struct kern_expert_act {
     int64_t nrow, ncol;
-    const int32_t *choices;    /* (nrow) */
+    const int32_t *choices;    /* (nrow); NULL: the weight of a row is the one with its number */
     const float *weights;      /* by choice */
     struct kern_cmat gate, up; /* (nrow, ncol) */
     struct kern_mat y;         /* weight·silu(gate)·up; may be gate or up; padding is zero */
@@ -82,10 +82,26 @@ struct kern_expert_act_grad {
 };
 typedef void kern_expert_act_grad_fn(struct kern_stream *, const struct kern_expert_act_grad *);
 
+/* The weight of an expert that every token shares: weight = σ(logit); its gradient is dlogit =
+ * dweight·weight·(1 - weight). All (ntok). */
+struct kern_expert_gate {
+    int64_t ntok;
+    const float *logits;
+    float *weights;
+};
+typedef void kern_expert_gate_fn(struct kern_stream *, const struct kern_expert_gate *);
+
+struct kern_expert_gate_grad {
+    int64_t ntok;
+    const float *weights, *dweights;
+    float *dlogits; /* may be dweights */
+};
+typedef void kern_expert_gate_grad_fn(struct kern_stream *, const struct kern_expert_gate_grad *);
+
 /* clang-format off */
 #define KERN_EXPERT_OPS(OP) \
     OP(route, route) OP(route_grad, route_grad) OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) \
-    OP(act_grad, expert_act_grad)
+    OP(act_grad, expert_act_grad) OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
 /* clang-format on */
 
 struct kern_expert_ops {

@@ -101,6 +101,8 @@ static void alloc_mlp(const struct compute *c, struct bump *v, int64_t number, s
                   r = c->expert_rank;
     if (sparse)
         routed_alloc(c, v, c->ntok, &b->routed);
+    if (layer->shares)
+        shared_alloc(c, v, layer, &b->shared);
     b->gate = bump_acts(v, act, n * inner);
     b->up = bump_acts(v, act, n * inner);
     b->s_gate_up = bump_acts(v, act, n * (sparse ? r : layer->mlp.gate.r + layer->mlp.up.r));
@@ -227,7 +229,8 @@ static void alloc_all(struct compute *c, struct bump *v)
     c->dk = bump_acts(v, c->widest, n * nkv);
     c->dv = bump_acts(v, c->widest, n * nkv);
     c->d_o = bump_acts(v, c->widest, n * nq);
-    c->act = bump_acts(v, c->widest, most(n * m->inner, experts_one(c, n) * m->expert_inner));
+    c->act =
+        bump_acts(v, c->widest, most(most(n * m->inner, n * m->shared_inner), experts_one(c, n) * m->expert_inner));
     c->ds = bump_acts(v, c->widest, experts_one(c, n) * r);
     experts_alloc(c, v, n, true);
     c->s_embed = bump_acts(v, c->widest, n * c->l->embed.r);

@@ -22,6 +22,13 @@ struct routed {
     int64_t *starts;         /* (nexperts + 1) in host memory */
 };
 
+/* The expert of a block that every token shares. */
+struct shared {
+    float *logits, *weights;      /* (T) */
+    void *gate, *up;              /* (T, shared_inner) */
+    void *s, *s_gate_up, *s_down; /* of the adapters: of its weight, and as in a dense block */
+};
+
 /* Activations of a block that its backward pass needs. Pointers to void have the dtype of the block's group. */
 struct block {
     enum train_recompute checkpointing;     /* as the config has it */
@@ -32,6 +39,7 @@ struct block {
     void *q_raw, *k_raw;                    /* before the q/k norms; equal to q and k without such norms */
     float *rstd_q, *rstd_k;                 /* (T, heads) */
     float *lse;                             /* (heads, T) */
+    struct shared shared;                   /* of a mixture of experts that has one */
     struct routed routed;                   /* of a mixture of experts */
     void *gate, *up;                        /* (T, inner); of a mixture of experts (experts_all(), expert_inner) */
     void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) over the layers with a common x; of

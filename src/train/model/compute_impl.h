@@ -179,6 +179,17 @@ void routed_alloc(const struct compute *c, struct bump *v, int64_t ntok, struct 
 /* Allocates the buffers that blocks share. */
 void experts_alloc(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 
+/* The expert that every token shares (shared.c): c->dx = b->x2 + its output, from c->h. wants_y: else only what the
+ * backward pass needs. */
+void shared_forward(struct compute *c, int64_t number, bool wants_y);
+/* From c->dx, the gradient of the block's output; adds the gradient of c->h to c->dh if `through`. */
+void shared_backward(struct compute *c, int64_t number, bool through);
+bool shared_trains(const struct compute *c, const struct layer *layer);
+void shared_alloc(const struct compute *c, struct bump *v, const struct layer *layer, struct shared *s);
+void shared_weigh(struct compute *c, int64_t ntok, const float *logits, float *weights);
+/* y = weight·silu(gate)·up for every token. */
+void shared_act(struct compute *c, const float *weights, const void *gate, const void *up, void *y);
+
 /* Computes a block's output from b->x. out NULL: computes only what the backward pass needs. */
 void block_forward(struct compute *c, int64_t number, void *out);
 /* c->dx: in, gradient of the block's output; out, gradient of b->x. !wants_dx: stops at the lowest parameter that

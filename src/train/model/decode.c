@@ -48,8 +48,8 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->h = bump_acts(v, act, n * m->hidden);
     d->q = bump_acts(v, act, n * nq);
     d->o = bump_acts(v, act, n * nq);
-    d->gate = bump_acts(v, act, max(n * m->inner, experts_one(&d->c, n) * m->expert_inner));
-    d->up = bump_acts(v, act, max(n * m->inner, experts_one(&d->c, n) * m->expert_inner));
+    d->gate = bump_acts(v, act, max(max(n * m->inner, n * m->shared_inner), experts_one(&d->c, n) * m->expert_inner));
+    d->up = bump_acts(v, act, max(max(n * m->inner, n * m->shared_inner), experts_one(&d->c, n) * m->expert_inner));
     d->s = bump_acts(v, act, experts_one(&d->c, n) * r);
     routed_alloc(&d->c, v, n, &d->routed);
     experts_alloc(&d->c, v, n, false);
@@ -311,14 +311,30 @@ static void run_expert(struct decode *d, const struct mlp *x, int64_t first, int
     c->batch.ntok = ntok;
 }
 
+/* x = x2 + the output of the expert that every token shares. */
+static void run_shared(struct decode *d, const struct layer *l)
+{
+    struct compute *c = &d->c;
+    const int64_t inner = c->m->shared_inner;
+    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) },
+                          logits = { d->routed.logits, 1, KERN_F32 }, x = mat(c, d->x, c->m->hidden);
+    linear(d, (const struct linear *[]){ &l->shared_gate }, 1, d->h, NULL, &logits);
+    shared_weigh(c, c->batch.ntok, d->routed.logits, d->routed.weights);
+    linear(d, (const struct linear *[]){ &l->shared.gate, &l->shared.up }, 2, d->h, NULL, y);
+    shared_act(c, d->routed.weights, d->gate, d->up, d->gate);
+    linear(d, (const struct linear *[]){ &l->shared.down }, 1, d->gate, d->x2, &x);
+}
+
 static void run_experts(struct decode *d, const struct layer *l)
 {
     const int64_t *starts = d->routed.starts;
+    if (l->shares)
+        run_shared(d, l);
     experts_route(&d->c, l, d->h, &d->routed);
     for (int64_t e = 0; e < l->nexperts; e++)
         if (starts[e + 1] > starts[e])
             run_expert(d, &l->experts[e], starts[e], starts[e + 1] - starts[e]);
-    experts_sum(&d->c, &d->routed, d->x2, d->x);
+    experts_sum(&d->c, &d->routed, l->shares ? d->x : d->x2, d->x);
 }
 
 static void run_block(struct decode *d, int64_t number)

@@ -148,8 +148,10 @@ void experts_forward(struct compute *c, int64_t number, void *out)
     experts_route(c, layer, c->h, &b->routed);
     for (int64_t e = 0; e < layer->nexperts; e++)
         forward_one(c, number, e, out != NULL);
+    if (layer->shares)
+        shared_forward(c, number, out != NULL);
     if (out)
-        experts_sum(c, &b->routed, b->x2, out);
+        experts_sum(c, &b->routed, layer->shares ? c->dx : b->x2, out);
 }
 
 static bool trains(const struct compute *c, const struct mlp *x)
@@ -159,7 +161,7 @@ static bool trains(const struct compute *c, const struct mlp *x)
 
 bool experts_train(const struct compute *c, const struct layer *layer)
 {
-    bool any = linear_trains(c, &layer->router);
+    bool any = linear_trains(c, &layer->router) || shared_trains(c, layer);
     for (int64_t e = 0; e < layer->nexperts && !any; e++)
         any = trains(c, &layer->experts[e]);
     return any;
@@ -238,6 +240,8 @@ void experts_backward(struct compute *c, int64_t number, bool through)
     if (through)
         experts_sum(c, &b->routed, NULL, c->dh);
     route_backward(c, number, through);
+    if (layer->shares)
+        shared_backward(c, number, through);
     if (through)
         norm_backward(c, layer->norm2, 1, c->m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }

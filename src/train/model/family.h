@@ -7,23 +7,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum family_window { FAMILY_NO_WINDOW, FAMILY_WINDOW, FAMILY_WINDOW_IF_USED, FAMILY_WINDOW_BY_LAYER };
+/* In which layers attention has a window: none; all; all if use_sliding_window is true. The others go by layer_types:
+ * without it, if use_sliding_window is true, by those from max_window_layers on, or the even ones below it. */
+enum family_window {
+    FAMILY_NO_WINDOW,
+    FAMILY_WINDOW,
+    FAMILY_WINDOW_IF_USED,
+    FAMILY_WINDOW_BY_LAYER,
+    FAMILY_WINDOW_EVEN_LAYERS
+};
+/* Which layers are mixtures of experts. */
 enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS };
 
 struct family {
-    const char *name;           /* model_type */
-    const char *block;          /* transformers' class of a block */
-    enum family_window windows; /* none; in all layers; in all layers if use_sliding_window; and by layer_types */
-    int64_t window;             /* 0: without the key there is none */
-    int64_t nkv;                /* 0: as many as query heads */
-    int64_t head_dim;           /* 0: hidden / heads */
+    const char *name;  /* model_type */
+    const char *block; /* transformers' class of a block */
+    enum family_window windows;
+    int64_t window;   /* 0: without the key there is none */
+    int64_t nkv;      /* 0: as many as query heads */
+    int64_t head_dim; /* 0: hidden / heads */
     int64_t max_position;
-    double eps, theta;                 /* theta 0: 10,000 */
-    bool qk_norm, bias_qkv;            /* bias_qkv: q, k and v always have biases, o has none */
-    bool attention_bias, mlp_bias;     /* the keys may be true */
-    enum family_experts experts;       /* which layers are mixtures of experts */
+    double eps, theta;             /* theta 0: 10,000 */
+    bool qk_norm, bias_qkv;        /* bias_qkv: q, k and v have biases, o has none */
+    bool attention_bias, mlp_bias; /* the keys may be true */
+    bool qkv_bias;                 /* the key may be false */
+    enum family_experts experts;
+    int64_t nexperts, top_k;
+    int64_t expert_inner; /* 0: as wide as config.json's intermediate_size */
+    int64_t shared_inner;
     bool normalised;                   /* the weights of a token's experts are always divided by their sum */
     const char *router, *experts_path; /* modules in a layer; an expert has its number below experts_path */
+    const char *shared, *shared_gate;  /* of an expert that every token shares, and of its weight; NULL: none */
     const char *gate, *up, *down;      /* modules in an expert */
 };
 

@@ -60,6 +60,9 @@ struct layer {
     struct linear router; /* of a mixture of experts: (nexperts, hidden) */
     struct mlp *experts;  /* (nexperts) owned; NULL: the layer is dense */
     int64_t nexperts;
+    bool shares; /* an expert takes every token too, with the weight σ(shared_gate): */
+    struct mlp shared;
+    struct linear shared_gate; /* (1, hidden) */
 };
 
 struct layout {

@@ -259,6 +259,31 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
     }
 }
 
+static void add_mlp(struct builder *b, uint32_t group, int64_t inner, bool bias, const char *path, struct mlp *out)
+{
+    const int64_t hidden = b->m->hidden;
+    char name[LAYOUT_NAME];
+#define NAME(text) (snprintf(name, sizeof name, "%.200s." text, path), name)
+    out->gate = add_linear(b, group, hidden, inner, bias, NAME("gate_proj"));
+    out->up = add_linear(b, group, hidden, inner, bias, NAME("up_proj"));
+    add_adapters(b, group, (struct linear *[]){ &out->gate, &out->up }, 2);
+    out->down = add_linear(b, group, inner, hidden, bias, NAME("down_proj"));
+    add_adapters(b, group, (struct linear *[]){ &out->down }, 1);
+#undef NAME
+}
+
+/* The expert that every token shares. */
+static void add_shared(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+{
+    char path[LAYOUT_NAME];
+    layer->shares = true;
+    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared);
+    add_mlp(b, group, b->m->shared_inner, false, path, &layer->shared);
+    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared_gate);
+    layer->shared_gate = add_linear(b, group, b->m->hidden, 1, false, path);
+    add_adapters(b, group, (struct linear *[]){ &layer->shared_gate }, 1);
+}
+
 static void add_layer(struct builder *b, int64_t number)
 {
     const struct model *m = b->m;
@@ -280,13 +305,11 @@ static void add_layer(struct builder *b, int64_t number)
     if (m->sparse[number]) {
         snprintf(path, sizeof path, "model.layers.%lld", (long long)number);
         add_experts(b, group, path, layer);
+        if (m->shared_inner)
+            add_shared(b, group, path, layer);
         return;
     }
-    layer->mlp.gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
-    layer->mlp.up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->mlp.gate, &layer->mlp.up }, 2);
-    layer->mlp.down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->mlp.down }, 1);
+    add_mlp(b, group, m->inner, m->bias_mlp, PATH("mlp"), &layer->mlp);
 #undef PATH
 }
 
@@ -444,6 +467,10 @@ void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
             each_mlp(&x->mlp, fn, ctx);
         for (int64_t e = 0; e < x->nexperts; e++)
             each_mlp(&x->experts[e], fn, ctx);
+        if (x->shares) {
+            each_mlp(&x->shared, fn, ctx);
+            fn(ctx, (const struct linear *[]){ &x->shared_gate }, 1);
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 static void read_windows(struct model_reader *r, struct model *m)
 {
     const enum family_window kind = m->family->windows;
-    const bool by_layer = kind == FAMILY_WINDOW_BY_LAYER;
+    const bool even = kind == FAMILY_WINDOW_EVEN_LAYERS, by_layer = kind == FAMILY_WINDOW_BY_LAYER || even;
     json_t *value = json_object_get(r->root, "sliding_window"), *types = model_get(r, "layer_types");
     int64_t window =
         value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->window, 0, INT32_MAX);
@@ -28,7 +28,9 @@ static void read_windows(struct model_reader *r, struct model *m)
                      (long long)m->nlayer);
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++) {
         const char *type = json_string_value(json_array_get(types, (size_t)l));
-        bool slides = types ? type && strcmp(type, "sliding_attention") == 0 : l >= first;
+        bool slides = types  ? type && strcmp(type, "sliding_attention") == 0
+                      : even ? l % 2 == 0 && l < first
+                             : l >= first;
         if (types && !slides && !(type && strcmp(type, "full_attention") == 0))
             MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'layer_types': \"%.40s\" is not supported", type ? type : "?");
         m->window[l] = on && slides ? window : 0;
@@ -38,14 +40,15 @@ static void read_windows(struct model_reader *r, struct model *m)
 static void read_biases(struct model_reader *r, struct model *m)
 {
     const struct family *f = m->family;
-    bool attention = model_get_bool(r, "attention_bias", f->bias_qkv), mlp = model_get_bool(r, "mlp_bias", false);
+    bool attention = model_get_bool(r, "attention_bias", f->bias_qkv && f->attention_bias),
+         mlp = model_get_bool(r, "mlp_bias", false);
     if (attention && !f->attention_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s",
                      f->name);
     if (mlp && !f->mlp_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mlp_bias' is true, which transformers does not do for %s",
                      f->name);
-    m->bias_qkv = f->bias_qkv || attention;
+    m->bias_qkv = f->qkv_bias ? model_get_bool(r, "qkv_bias", true) : f->bias_qkv || attention;
     m->bias_o = attention && !f->bias_qkv;
     m->bias_mlp = mlp;
     m->qk_norm = f->qk_norm;
@@ -111,14 +114,16 @@ static void read_sparse(struct model_reader *r, struct model *m)
 
 static void read_experts(struct model_reader *r, struct model *m)
 {
-    const bool every = m->family->experts == FAMILY_EVERY_LAYER;
+    const struct family *f = m->family;
     const char *key = model_get(r, "num_experts") ? "num_experts" : "num_local_experts"; /* both are in use */
-    if (m->family->experts == FAMILY_DENSE)
+    if (f->experts == FAMILY_DENSE)
         return;
-    m->nexperts = model_get_int(r, key, every ? 8 : 128, 1, 4096);
-    m->top_k = model_get_int(r, "num_experts_per_tok", every ? 2 : 8, 1, 4096);
-    m->expert_inner = every ? m->inner : model_get_int(r, "moe_intermediate_size", 768, 1, 1 << 22);
-    m->normalised = m->family->normalised || model_get_bool(r, "norm_topk_prob", false);
+    m->nexperts = model_get_int(r, key, f->nexperts, 1, 4096);
+    m->top_k = model_get_int(r, "num_experts_per_tok", f->top_k, 1, 4096);
+    m->expert_inner =
+        f->expert_inner ? model_get_int(r, "moe_intermediate_size", f->expert_inner, 1, 1 << 22) : m->inner;
+    m->shared_inner = f->shared ? model_get_int(r, "shared_expert_intermediate_size", f->shared_inner, 1, 1 << 22) : 0;
+    m->normalised = f->normalised || model_get_bool(r, "norm_topk_prob", false);
     if (!r->rc && m->top_k > m->nexperts)
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'num_experts_per_tok': %lld of %lld experts cannot be chosen",
                      (long long)m->top_k, (long long)m->nexperts);

@@ -15,10 +15,10 @@ struct model {
     float eps;
     bool quantized; /* config.json says so: it has quantization_config */
     bool tied, bias_qkv, bias_o, bias_mlp, qk_norm;
-    int64_t nexperts, top_k; /* 0: no layer is a mixture of experts */
-    int64_t expert_inner;
-    bool normalised; /* the weights of a token's experts are divided by their sum */
-    bool *sparse;    /* (nlayer) the layer is a mixture of experts. Owned */
+    int64_t nexperts, top_k;            /* 0: no layer is a mixture of experts */
+    int64_t expert_inner, shared_inner; /* shared_inner 0: no expert is shared by all tokens */
+    bool normalised;                    /* the weights of a token's experts are divided by their sum */
+    bool *sparse;                       /* (nlayer) the layer is a mixture of experts. Owned */
     int64_t *window; /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
     struct kern_rope rope;
 };

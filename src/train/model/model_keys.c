@@ -70,6 +70,8 @@ static const char *const known_keys[] = {
     "num_local_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "qkv_bias",
     "decoder_sparse_step",
     "mlp_only_layers",
     "norm_topk_prob",

@@ -341,6 +341,18 @@ static void count_expert_act_grad(struct kern_stream *s, const struct kern_exper
     add(a->dy.dtype, RATES_SWIGLU_GRAD, (a->y.data ? 6 : 5) * bytes(a->nrow, a->ncol, a->dy.dtype));
 }
 
+static void count_expert_gate(struct kern_stream *s, const struct kern_expert_gate *g)
+{
+    (void)s;
+    elements(KERN_F32, 2 * bytes(g->ntok, 1, KERN_F32));
+}
+
+static void count_expert_gate_grad(struct kern_stream *s, const struct kern_expert_gate_grad *g)
+{
+    (void)s;
+    elements(KERN_F32, 3 * bytes(g->ntok, 1, KERN_F32));
+}
+
 static void count_copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
     (void)s, (void)dst, (void)src;
@@ -398,7 +410,9 @@ void paper_open(const struct kern_device *real, struct paper *out)
                                              .rows = count_expert_rows,
                                              .sum = count_expert_sum,
                                              .act = count_expert_act,
-                                             .act_grad = count_expert_act_grad };
+                                             .act_grad = count_expert_act_grad,
+                                             .gate = count_expert_gate,
+                                             .gate_grad = count_expert_gate_grad };
     out->memory.copy = count_copy;
     out->memory.zero = count_zero;
     out->device.ops = &out->ops;

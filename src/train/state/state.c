@@ -60,7 +60,7 @@ static uint64_t model_of(const struct model *m)
                                m->rope.mscale,
                                m->rope.mscale_all_dim,
                                m->rope.no_truncate };
-    const int64_t experts[] = { m->nexperts, m->top_k, m->expert_inner, m->normalised };
+    const int64_t experts[] = { m->nexperts, m->top_k, m->expert_inner, m->shared_inner, m->normalised };
     uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers),
                          XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window),
                          XXH3_64bits(experts, sizeof experts),
