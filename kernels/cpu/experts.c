@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts on the CPU: the choice of experts, the order of rows, and the products that are none of a
- * matrix. */
+/* Mixtures of experts on the CPU: the choice of experts, the order of rows, and element-wise work on rows. */
 #include "cpu/experts.h"
 
 #include "cpu/work.h"

@@ -2,8 +2,8 @@
 /* Operations of mixtures of experts (Shazeer et al. 2017): a router gives each token its top_k of nexperts experts. A
  * choice is a token and one of its experts: number token·top_k + slot. The rows that experts work on are the choices in
  * the order of experts, and of tokens within each: those of an expert are consecutive, so that its products are plain
- * ones. No token is left out, however uneven the choice. A device of its own table: kern_device.experts is NULL where
- * it has none. */
+ * ones. No token is left out, however uneven the choice. These operations are a table of their own,
+ * kern_device.experts, which is NULL on a device that does not have them. */
 #ifndef KERNELS_EXPERTS_H
 #define KERNELS_EXPERTS_H
 

@@ -13,7 +13,7 @@
 
 #include "model/layout.h"
 
-/* Which experts the tokens of a block go to (kernels/experts.h). T tokens. */
+/* The routing of a block's T tokens to its experts (kernels/experts.h). */
 struct routed {
     float *logits, *weights; /* (T, nexperts); (T, top_k) */
     int32_t *experts, *rows; /* (T, top_k) */

@@ -12,7 +12,7 @@
 #include "model/model_reader.h"
 #include "text/file.h"
 
-/* Which layers use a sliding window: families by layer_types, else from max_window_layers on. */
+/* Which layers use a sliding window: enum family_window. */
 static void read_windows(struct model_reader *r, struct model *m)
 {
     const enum family_window kind = m->family->windows;
