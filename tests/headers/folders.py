@@ -11,7 +11,7 @@ ORDER = {
         "arrays", "text", "look", "board", "config", "import", "data", "comm", "model", "price", "rank", "state",
         "sample", "run"
     ],
-    "src/tools": ["common", "embed", "describe", "fsdpck", "fsdptrain"],
+    "src/tools": ["common", "embed", "describe", "report", "ui", "fsdpck", "fsdptrain"],
 }
 APART = {("src/tools", "fsdptrain", "fsdpck")}  # (floor, folder, folder that it may not include)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

@@ -38,6 +38,23 @@ def examples(tool, verb):
     return re.findall(r"^  (.*)$", said[1], re.M) if len(said) > 1 else []
 
 
+def run(line, cwd, env):
+    done = subprocess.run(line, shell=True, cwd=cwd, env=env, stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
+
+
+def serve(line, cwd, env):
+    """A server prints its address, and ends when it is asked to. Its port may be taken, or it was built without."""
+    p = subprocess.Popen("exec " + line, shell=True, cwd=cwd, env=env, text=True, stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = p.stdout.readline()
+    p.terminate()
+    said += p.communicate()[0]
+    excused = "already in use" in said or "built without it" in said
+    return 0 if excused else p.returncode, said
+
+
 def main():
     bad = count = 0
     bin_path = os.pathsep.join({os.path.dirname(tool) for tool in tools})
@@ -45,6 +62,7 @@ def main():
     order = ["init"]  # writes the config of the others
     with tempfile.TemporaryDirectory() as cwd:
         prepare(cwd)
+        env["HOME"] = env["XDG_STATE_HOME"] = cwd
         for tool in tools:
             for verb in sorted(verbs(tool), key=lambda v: v not in order):
                 found = examples(tool, verb)
@@ -52,11 +70,10 @@ def main():
                     print("%s has no example" % verb)
                     bad += 1
                 for line in found:
-                    done = subprocess.run(line, shell=True, cwd=cwd, env=env, stdin=subprocess.DEVNULL, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                    code, said = serve(line, cwd, env) if verb == "ui" else run(line, cwd, env)
                     count += 1
-                    if done.returncode:
-                        print("%s\n%s= %d" % (line, done.stdout, done.returncode))
+                    if code:
+                        print("%s\n%s= %d" % (line, said, code))
                         bad += 1
     print("%d examples, %d bad" % (count, bad))
     return bad > 0

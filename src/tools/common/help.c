@@ -88,8 +88,8 @@ static void print_lines(const char *title, const char *text, int indent)
 
 void help_print_verb(const struct command_line *line)
 {
-    printf("usage: %s %s %s%s%s [options]\n\n%s\n", tool_name, line->command->name, line->positionals,
-           line->required ? " " : "", line->required ? line->required : "", line->command->summary);
+    printf("usage: %s %s%s%s%s%s [options]\n\n%s\n", tool_name, line->command->name, *line->positionals ? " " : "",
+           line->positionals, line->required ? " " : "", line->required ? line->required : "", line->command->summary);
     for (size_t g = 0; g < line->ngroups; g++) {
         printf("\n%s:\n", line->groups[g].title);
         for (size_t i = 0; i < line->groups[g].count; i++) {

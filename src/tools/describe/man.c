@@ -173,9 +173,12 @@ static void put_synopsis(const struct command_line *line)
     puts(".SH SYNOPSIS");
     printf(".B %s ", tool_name);
     put(line->command->name);
-    printf("\n.I ");
-    put(line->positionals);
     putchar('\n');
+    if (*line->positionals) {
+        printf(".I ");
+        put(line->positionals);
+        putchar('\n');
+    }
     if (line->required) {
         put(line->required);
         putchar('\n');

@@ -92,9 +92,12 @@ static void verb(const struct command_line *line)
 {
     printf("    %s)\n        _arguments -s -S", line->command->name);
     words_each_option(line, put_option);
-    printf(" \\\n            '*:");
-    put_spec(line->positionals, ":");
-    printf(":_files' ;;\n");
+    if (*line->positionals) {
+        printf(" \\\n            '*:");
+        put_spec(line->positionals, ":");
+        printf(":_files'");
+    }
+    printf(" ;;\n");
 }
 
 static void end(const struct tool *tool)

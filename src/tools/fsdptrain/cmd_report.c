@@ -13,7 +13,7 @@
 #include "common/report.h"
 #include "common/text.h"
 #include "metrics_option.h"
-#include "report_out.h"
+#include "report/report_out.h"
 
 /* Samples of a run, and of all runs; each run has two at least. */
 enum { MOST_SAMPLES = 20, ALL_SAMPLES = 80 };

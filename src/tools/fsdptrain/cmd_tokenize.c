@@ -19,6 +19,7 @@
 struct tokenize_args {
     bool json, chat, special, text;
     const char *loss_on;
+    uint32_t from_line, nlines; /* nlines 0: all */
 };
 
 #define AT(field) offsetof(struct tokenize_args, field)
@@ -34,6 +35,20 @@ static const struct option tokenize_options[] = {
       .value = "assistant|last_assistant|completion|all",
       .help = "tokens that the loss mask marks",
       .usual = "assistant",
+      .needs = "chat" },
+    { .name = "from-line",
+      .type = OPTION_COUNT,
+      .offset = AT(from_line),
+      .value = "N",
+      .help = "first line to show",
+      .usual = "1",
+      .needs = "chat" },
+    { .name = "lines",
+      .type = OPTION_COUNT,
+      .offset = AT(nlines),
+      .value = "N",
+      .help = "show at most N lines",
+      .computed = "all",
       .needs = "chat" },
     { .name = "no-special",
       .type = OPTION_FLAG,
@@ -151,9 +166,15 @@ static int show_file(struct example_printer *s, struct chat_coder *coder, const 
     const char *line;
     size_t nbytes;
     uint64_t number;
+    uint32_t nshown = 0;
     int rc = train_lines_open(file, &lines, err);
-    while (!rc && !(rc = train_lines_next(lines, &line, &nbytes, &number, err)) && line)
+    while (!rc && (!s->args->nlines || nshown < s->args->nlines) &&
+           !(rc = train_lines_next(lines, &line, &nbytes, &number, err)) && line) {
+        if (number < s->args->from_line)
+            continue;
         rc = show_line(s, coder, file, number, line, nbytes, err);
+        nshown++;
+    }
     train_lines_close(lines);
     return rc;
 }
@@ -282,7 +303,8 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
         .notes = "Each token takes one line: its id, a star where the loss is computed on it (with --chat), and "
                  "the token as tokenizer.json has it.",
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
-                    "fsdptrain tokenize model/ chat.jsonl --chat",
+                    "fsdptrain tokenize model/ chat.jsonl --chat\n"
+                    "fsdptrain tokenize model/ chat.jsonl --chat --from-line 3 --lines 1",
     };
     return options_run(&line, argc, argv, run, &args);
 }

@@ -202,5 +202,7 @@ const Charts = (function () {
   }
 
 
-  return { add: addChart, controls: addControls, redraw: redraw };
+  function clear() { charts.length = 0; }
+
+  return { clear: clear, add: addChart, controls: addControls, redraw: redraw };
 })();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the data of a report. Values keep all their digits, so that they are those of metrics.jsonl. */
-#include "report_json.h"
+#include "report/report_json.h"
 
 #include <math.h>
 #include <stdlib.h>

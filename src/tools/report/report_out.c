@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "report_out.h"
+#include "report/report_out.h"
 
 #include <math.h>
 #include <stdlib.h>

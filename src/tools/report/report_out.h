@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "report_json.h"
+#include "report/report_json.h"
 
 /* How a table begins. */
 #define REPORT_CSV_HEAD "run,step"

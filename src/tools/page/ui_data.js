@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What training sees of a data set: rows, their lengths, the tokens that the loss counts, and what is cut. */
+"use strict";
+const Data = (function () {
+  const make = Page.make, number = Page.number, COUNT = 10;
+  let view = null;
+
+  /* Tokenizers write a space and a line end as letters that can be seen. */
+  function readable(token) {
+    return token === null ? "" : token.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
+  }
+  function drawRow(parent, row, at, length) {
+    const box = make(parent, "section"), n = row.ids.length, on = (row.mask || []).slice(0, length).filter(Boolean).length;
+    make(box, "h3", "row " + at + ": " + number(n) + " tokens, " + number(on) + " with a loss" + (n > length ? ", " + number(n - length) + " cut" : ""));
+    const text = make(box, "p", null, { class: "tokens", tabindex: 0 });
+    row.tokens.forEach((token, i) => {
+      const kinds = [row.mask && row.mask[i] ? "on" : "", i >= length ? "cut" : ""].filter(Boolean).join(" ");
+      make(text, "span", readable(token), kinds ? { class: kinds } : {});
+    });
+  }
+  async function draw() {
+    const v = view, out = v.rows;
+    if (!v.model.value || !v.file.value) return;
+    const body = { model: v.model.value, file: v.file.value, from: v.from, count: COUNT, loss_on: v.loss.value };
+    const found = await Server.act("POST", "/api/rows", body);
+    if (view !== v || !found) return;
+    out.textContent = "";
+    make(out, "p", "Underlined in green and shaded: the loss counts these tokens. Struck through: cut at the row's length.", { class: "note" });
+    found.examples.forEach((row, i) => drawRow(out, row, v.from + i, +v.length.value || Infinity));
+    const box = make(out, "div", null, { class: "actions" });
+    if (v.from > 1) Jobs.button(box, "earlier rows", "earlier", () => { v.from = Math.max(1, v.from - COUNT); return draw(); });
+    if (found.examples.length === COUNT) Jobs.button(box, "later rows", "later", () => { v.from += COUNT; return draw(); });
+    if (!found.examples.length) make(out, "p", "There are no more rows.", { class: "note" });
+  }
+  async function send(input) {
+    const file = input.files[0];
+    if (!file) return;
+    Server.say("");
+    try {
+      const made = await Server.call("POST", "/api/data?name=" + encodeURIComponent(file.name), file, "application/jsonl");
+      view.file.value = made.file;
+      view.uploaded.textContent = made.file + ": " + number(made.lines) + " lines";
+      await listFiles();
+    } catch (e) { Server.say(e.message); }
+  }
+  async function listFiles() {
+    const found = await Server.get("/api/data").catch(() => ({ files: [] })), list = document.getElementById("files-here");
+    if (!list) return;
+    list.textContent = "";
+    found.files.forEach((f) => make(list, "option", null, { value: f.file }));
+  }
+  function show() {
+    const main = Page.main;
+    main.textContent = "";
+    make(main, "h1", "Data");
+    const up = make(main, "fieldset");
+    make(up, "legend", "Upload JSONL");
+    const input = make(make(up, "label", "file "), "input", null, { type: "file", accept: ".jsonl,.json", id: "upload" });
+    const uploaded = make(up, "p", "", { class: "note", id: "uploaded", role: "status" });
+    input.addEventListener("change", () => send(input));
+    const form = make(main, "form", null, { id: "rows-form" });
+    const field = (text, attributes) => {
+      const line = make(form, "div", null, { class: "field" });
+      make(line, "label", text, { for: attributes.id });
+      return make(line, attributes.options ? "select" : "input", null, attributes.options ? { id: attributes.id } : attributes);
+    };
+    const model = field("model", { id: "rows-model", required: "", autocomplete: "off" });
+    const file = field("file", { id: "rows-file", required: "", list: "files-here", autocomplete: "off" });
+    make(form, "datalist", null, { id: "files-here" });
+    const loss = field("loss on", { id: "rows-loss", options: true });
+    ["assistant", "last_assistant", "completion", "all"].forEach((word) => make(loss, "option", word, { value: word }));
+    const length = field("length of a row (data.seq_len)", { id: "rows-length", type: "number", min: 1, value: 2048 });
+    make(make(form, "div", null, { class: "actions" }), "button", "show rows", { class: "main" });
+    view = { model: model, file: file, loss: loss, length: length, from: 1, uploaded: uploaded, rows: make(main, "div", null, { id: "rows" }) };
+    form.addEventListener("submit", (e) => { e.preventDefault(); view.from = 1; draw(); });
+    listFiles();
+    Server.stream({}, () => {});
+  }
+  return { show: show };
+})();

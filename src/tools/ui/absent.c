@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In place of the server, where a library for it was missing when the program was built. */
+#include "ui/server.h"
+
+int server_run(const struct ui_options *opt, struct fsdpck_error *err)
+{
+    (void)opt;
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, "fsdptrain ui", "this fsdptrain was built without it");
+    fsdpck_error_hint(err, "install libmicrohttpd and SQLite (libmicrohttpd-dev, libsqlite3-dev) and build again");
+    return err->code;
+}

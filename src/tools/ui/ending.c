@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ui/ending.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <train/history.h>
+#include <unistd.h>
+
+#include "ui/jobs.h"
+
+enum { TAIL = 4096 };
+
+/* Whether a line is the error of a program: "fsdptrain: …", and no note. *text: what follows its name. */
+static bool is_error(const char *line, const char **text)
+{
+    static const char *const names[] = { "fsdptrain: ", "fsdpck: " };
+    for (size_t i = 0; i < 2; i++) {
+        const size_t n = strlen(names[i]);
+        *text = line + n;
+        if (strncmp(line, names[i], n) == 0 && strncmp(line + n, "note: ", 6) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* The last error in the log, or else its last line that says something, or "". */
+static void find_reason(const struct ui *ui, const json_t *job, char *out, size_t nbytes)
+{
+    char path[PATH_MAX], tail[TAIL + 1], *rest = tail, *line;
+    const char *text, *last = "", *error = NULL;
+    const int fd = open(ui_job_file(ui, job_int(job, "id"), ".log", path), O_RDONLY | O_CLOEXEC);
+    const off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+    const ssize_t n = fd < 0 ? 0 : pread(fd, tail, TAIL, size > TAIL ? size - TAIL : 0);
+    if (fd >= 0)
+        close(fd);
+    tail[n > 0 ? n : 0] = '\0';
+    while ((line = strsep(&rest, "\r\n"))) {
+        if (is_error(line, &text))
+            error = text;
+        if (*line)
+            last = line;
+    }
+    snprintf(out, nbytes, "%.*s", (int)nbytes - 1, error ? error : last);
+}
+
+static bool is_run(const json_t *job)
+{
+    return strcmp(job_text(job, "kind"), "run") == 0;
+}
+
+/* The end that the run has recorded since this start; NULL: none. */
+static const json_t *recorded_end(const struct train_folder *f, const json_t *job)
+{
+    const size_t n = json_array_size(f->events);
+    const json_t *last = json_array_get(f->events, n ? n - 1 : 0);
+    const bool ours =
+        json_number_value(json_object_get(last, "time")) >= json_number_value(json_object_get(job, "started")) - 1;
+    return ours && strcmp(job_text(last, "event"), "end") == 0 ? last : NULL;
+}
+
+static void end_of_run(const struct ui *ui, const json_t *job, struct ending *out)
+{
+    struct train_folder f;
+    struct fsdpck_error err = { 0 };
+    out->state = "interrupted";
+    if (train_folder_read(job_text(job, "output_dir"), 0, &f, &err)) {
+        find_reason(ui, job, out->reason, sizeof out->reason);
+        return;
+    }
+    const json_t *end = recorded_end(&f, job);
+    const char *how = job_text(end, "how");
+    if (strcmp(how, "finished") == 0 || strcmp(how, "stopped") == 0 || strcmp(how, "failed") == 0)
+        out->state = how[0] == 'f' ? how[1] == 'i' ? "finished" : "failed" : "stopped";
+    if (*job_text(end, "text"))
+        snprintf(out->reason, sizeof out->reason, "%s", job_text(end, "text"));
+    else if (!end)
+        find_reason(ui, job, out->reason, sizeof out->reason);
+    train_folder_free(&f);
+}
+
+void ending_find(const struct ui *ui, const json_t *job, const int *status, struct ending *out)
+{
+    char path[PATH_MAX];
+    *out = (struct ending){ .state = "failed", .code = status && WIFEXITED(*status) ? WEXITSTATUS(*status) : -1 };
+    const bool began = access(ui_job_file(ui, job_int(job, "id"), ".began", path), F_OK) == 0;
+    if (!began && !status) {
+        out->state = "queued"; /* the server was killed before it let the process begin */
+    } else if (!began) {
+        snprintf(out->reason, sizeof out->reason, "its log or its folder cannot be used: %.300s, %.300s",
+                 ui_job_file(ui, job_int(job, "id"), ".log", path), job_text(job, "cwd"));
+    } else if (status && WIFSIGNALED(*status)) {
+        out->state = "interrupted";
+        snprintf(out->reason, sizeof out->reason, "its process was killed by signal %d (%s)", WTERMSIG(*status),
+                 strsignal(WTERMSIG(*status)));
+    } else if (is_run(job) && (!status || out->code == 0)) {
+        end_of_run(ui, job, out);
+    } else if (out->code == 0 || (!status && access(job_text(job, "output_dir"), F_OK) == 0)) {
+        out->state = "finished"; /* fsdpck writes all of its result, or none */
+    } else {
+        find_reason(ui, job, out->reason, sizeof out->reason);
+    }
+}

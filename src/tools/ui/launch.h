@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starts the process of a job. */
+#ifndef UI_LAUNCH_H
+#define UI_LAUNCH_H
+
+#include "ui/ui.h"
+
+/* Of a job that has its devices. One that cannot be started has failed, with the reason. */
+void launch_job(struct ui *ui, const json_t *job);
+
+#endif

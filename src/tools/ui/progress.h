@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far the jobs are that run, as the last lines of their metrics say. */
+#ifndef UI_PROGRESS_H
+#define UI_PROGRESS_H
+
+#include "ui/ui.h"
+
+/* Reads the metrics if they have grown; returns whether they have. */
+bool progress_look(struct ui *ui, const json_t *job);
+void progress_drop(struct ui *ui, int64_t id);
+/* A copy of ui->progress that the caller owns; NULL: out of memory. */
+json_t *progress_copy(struct ui *ui);
+
+#endif

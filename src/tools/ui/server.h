@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `fsdptrain ui`: serves until a signal comes. The jobs go on. */
+#ifndef UI_SERVER_H
+#define UI_SERVER_H
+
+#include <stdint.h>
+
+#include <fsdpck/error.h>
+
+struct ui_options {
+    const char *dir;    /* where new runs go; made if it is missing */
+    const char *state;  /* NULL: $XDG_STATE_HOME/fsdpck/ui, or ~/.local/state/fsdpck/ui */
+    const char *listen; /* an address; NULL: 127.0.0.1 */
+    const char *socket; /* a path to listen at instead; or NULL */
+    const char *token;  /* NULL: that of the state folder */
+    uint32_t port, nslots;
+};
+
+int server_run(const struct ui_options *opt, struct fsdpck_error *err);
+
+#endif
