@@ -49,8 +49,6 @@ wants_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on t
 pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)
 cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
-pc libmicrohttpd|libmicrohttpd-dev|the page of fsdptrain ui
-pc sqlite3|libsqlite3-dev|its queue
 cmd bindfs|bindfs|a file system in user space (FUSE) to test on
 pc python3|python3-dev|the Python package
 py cffi,numpy|python3-cffi python3-numpy|the Python package
@@ -59,6 +57,9 @@ cmd zsh|zsh|completions typed into zsh
 cmd fish|fish|completions typed into fish
 cmd groff|groff-base|man pages are rendered
 cmd mandoc|mandoc|man pages are checked'
+wants_ui='pc libmicrohttpd|libmicrohttpd-dev|the page of fsdptrain ui
+pc sqlite3|libsqlite3-dev|its queue'
+wants_test+=$'\n'$wants_ui
 # Ubuntu has it as a snap only, and skips the tests that open pages.
 grep -qs '^ID=debian' /etc/os-release && wants_test+=$'\ncmd chromium|chromium|pages are opened in a browser'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer

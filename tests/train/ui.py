@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ui.py FSDPTRAIN FIXTURES [--quick]: the server of `fsdptrain ui` without a page: who may ask, what the queue starts
 and when, what becomes of jobs when they or the server are killed, and that its numbers are those of the run's files."""
-import http.client, json, os, pathlib, random, shutil, signal, socket, sqlite3, sys, tempfile, threading, time
+import http.client, json, os, pathlib, random, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
+import threading, time
 
 from ui_harness import FINAL, TOKEN, Server, check, events, losses, wait_for
 
@@ -296,6 +297,22 @@ def edited(s):
     s.get(f"/api/jobs/{clones[0]['id']}", code=404)
 
 
+def found(s):
+    """Runs that a terminal started are listed, and become jobs."""
+    (s.tmp / "by-hand.json").write_text(json.dumps(s.config("by-hand")))
+    subprocess.run([s.tool, "run", "by-hand.json", "--ranks", "2", "--quiet"], cwd=s.tmp, check=True)
+    (s.tmp / "runs/empty").mkdir()
+    runs = s.get("/api/found")["runs"]
+    check(runs == [{"name": "by-hand", "state": "finished"}], runs)
+    number = s.post("/api/found", {"name": "by-hand"}, code=201)["id"]
+    job = s.job(number)
+    check((job["state"], job["ranks"], job["output_dir"]) == ("finished", 2, str(s.tmp / "runs/by-hand")), job)
+    check(s.get("/api/found")["runs"] == [] and len(s.get(f"/api/jobs/{number}/run")["curves"]) > 5, "it is a job")
+    s.post("/api/found", {"name": "by-hand"}, code=409)
+    for name, code in (("empty", 404), ("nothing", 404), ("..", 400), ("a/b", 400), ("", 400), (None, 400)):
+        s.post("/api/found", {"name": name}, code=code)
+
+
 def resumed(s):
     """Stopped, and resumed at another number of ranks: the losses of a run that was never stopped."""
     whole = s.add("whole", steps=40)
@@ -476,7 +493,6 @@ def newer(s):
 
 def token_of_its_own(s):
     """Without --token, one of 128 random bits in a file that nobody else may read; --socket is for this user."""
-    import subprocess
     home = s.tmp / "home"
     p = subprocess.Popen([s.tool, "ui", "--dir", "runs", "--socket", "ui.sock"],
                          cwd=s.tmp,
@@ -507,8 +523,8 @@ def main():
         number = runs(s)
         for test in (links, asked):
             test(s, number)
-        tests = [data, ordered, edited, alone
-                 ] if quick else [data, ordered, edited, resumed, told_now, failed, streamed, alone, outlived]
+        tests = [data, ordered, edited, found, alone
+                 ] if quick else [data, ordered, edited, found, resumed, told_now, failed, streamed, alone, outlived]
         for test in tests:
             test(s)
         for seed in range(1 if quick else 4):

@@ -3,7 +3,7 @@
 "use strict";
 const Jobs = (function () {
   const make = Page.make, number = Page.number;
-  const ACTIVE = ["starting", "running", "stopping"], view = { known: null, older: [] };
+  const ACTIVE = ["starting", "running", "stopping"], view = { known: null, older: [], found: [] };
 
   function chip(parent, job) { return make(parent, "span", job.state, { class: "chip " + job.state }); }
   /* A button that asks the server, and says what it refuses. */
@@ -89,9 +89,29 @@ const Jobs = (function () {
     table(main, "Waiting", all.jobs.filter((j) => j.state === "queued").sort((a, b) => a.position - b.position), all);
     const known = new Set(all.jobs.map((j) => j.id));
     table(main, "Others", all.jobs.filter((j) => j.state !== "queued" && !ACTIVE.includes(j.state)).concat(view.older.filter((j) => !known.has(j.id))), all);
+    listFound(main);
     if (all.more) button(make(main, "p"), "older jobs", "older", showOlder);
     const at = focus && main.querySelector(focus);
     if (at) at.focus();
+  }
+  /* Runs of the folder that a terminal started. */
+  async function drawFound() {
+    const here = location.hash, told = await Server.get("/api/found").catch(() => ({ runs: [] }));
+    if (location.hash !== here) return;
+    view.found = told.runs;
+    if (view.known) draw();
+  }
+  function listFound(parent) {
+    if (!view.found.length) return;
+    make(parent, "h2", "Runs in the folder that are no jobs");
+    view.found.forEach((run) => {
+      const line = make(parent, "div", null, { class: "actions" });
+      make(line, "span", run.name + " (" + run.state + ")");
+      button(line, "make it a job", "found", async () => {
+        const made = await Server.act("POST", "/api/found", { name: run.name });
+        if (made) location.hash = "#/job/" + made.id;
+      });
+    });
   }
   function take(name, data) {
     if (name !== "jobs") return;
@@ -102,6 +122,8 @@ const Jobs = (function () {
   }
   function show() {
     view.older = [];
+    view.found = [];
+    drawFound();
     Page.main.textContent = "";
     make(Page.main, "h1", "Jobs");
     Server.stream({}, take);

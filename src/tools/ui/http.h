@@ -33,7 +33,8 @@ struct route {
 };
 
 /* The tables of the api_*.c, each up to a path that is NULL. */
-extern const struct route routes_jobs[], routes_run[], routes_tools[], routes_data[], routes_static[], routes_stream[];
+extern const struct route routes_jobs[], routes_run[], routes_tools[], routes_data[], routes_found[], routes_static[],
+    routes_stream[];
 
 /* Answers. json is released. */
 struct MHD_Response *http_json(json_t *json, unsigned *status);
