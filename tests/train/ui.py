@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ui.py FSDPTRAIN FIXTURES [--quick]: the server of `fsdptrain ui` without a page: who may ask, what the queue starts
-and when, what becomes of jobs when they or the server are killed, and that its numbers are those of the run's files."""
+"""ui.py FSDPTRAIN FIXTURES [--quick | --gpu SIMULATED]: the server of `fsdptrain ui` without a page: who may ask,
+what the queue starts and when, what becomes of jobs when they or the server are killed, and that its numbers are those
+of the run's files. SIMULATED: an fsdptrain with a device that the host only simulates."""
 import http.client, json, os, pathlib, random, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
 import threading, time
 
@@ -275,6 +276,39 @@ def ordered(s):
         s.post(f"/api/jobs/{long}/{what}", code=409)
 
 
+def on_gpus(tool, fixtures):
+    """Two simulated GPUs: a run sees those that it has and no others; one of both waits and is not overtaken."""
+    with tempfile.TemporaryDirectory() as tmp, Server(tool, tmp, fixtures, "--gpus", "0,1") as s:
+        check([d["name"] for d in s.get("/api/jobs")["devices"]] == ["cuda:0", "cuda:1", "cpu:0"], "devices")
+        one = s.add("one", steps=100000, devices=["cuda:1"])
+        s.wait(one, ("running", ))
+        both = s.add("both", steps=100000, ranks=2, devices=["cuda:0", "cuda:1"])
+        behind = s.add("behind", devices=["cuda:0"])
+        beside = s.add("beside", devices=["cpu:0"])
+        check(s.wait(beside)["state"] == "finished", "the processors are free")
+        check(s.job(both)["state"] == s.job(behind)["state"] == "queued", "they wait")
+        s.post("/api/jobs", {
+            "name": "x",
+            "ranks": 1,
+            "devices": ["cuda:0", "cpu:0"],
+            "config": s.config("mixed")
+        },
+               code=400)
+        for job, visible in ((one, "1"), (both, "0,1")):
+            pid = s.wait(job, ("running", ))["pid"]
+            words = wait_for(lambda: pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"), "its environment")
+            check(f"CUDA_VISIBLE_DEVICES={visible}".encode() in words, job, words)
+            wait_for(lambda: losses(s.tmp / "runs" / s.job(job)["name"]), "the first step")
+            s.post(f"/api/jobs/{job}/stop")
+            check(s.wait(job)["state"] == "stopped", s.job(job))
+        check(s.wait(behind)["state"] == "finished", s.job(behind))
+        lost = s.wait(s.post(f"/api/jobs/{one}/export-lora", {"step": max(losses(s.tmp / "runs/one"))}, code=201)["id"])
+        check(lost["state"] == "failed" and "beside" in lost["reason"], "without fsdpck", lost)
+    for word in ("x", "0,0", "-1", "00", "1.5"):
+        done = subprocess.run([tool, "ui", "--gpus", word], capture_output=True, text=True)
+        check(done.returncode == 2 and "--gpus" in done.stderr, word, done)
+
+
 def edited(s):
     first = s.add("edit", queue=False)
     check(
@@ -516,7 +550,8 @@ def token_of_its_own(s):
 
 
 def main():
-    tool, fixtures, quick = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), "--quick" in sys.argv[3:]
+    tool, fixtures = map(os.path.abspath, sys.argv[1:3])
+    quick, guarded_tool = "--quick" in sys.argv, sys.argv[4:] if "--gpu" in sys.argv[3:4] else []
     with tempfile.TemporaryDirectory() as tmp, Server(tool, tmp, fixtures, "--cpu-slots", "2") as s:
         for test in (guarded, answered, refused):
             test(s)
@@ -531,6 +566,8 @@ def main():
             killed(s, 2 if quick else 5, seed)
         for test in (many, newer, token_of_its_own):
             test(s)
+    for tool in guarded_tool:
+        on_gpus(os.path.abspath(tool), fixtures)
     print("ui: the queue holds")
 
 

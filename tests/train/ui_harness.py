@@ -160,4 +160,7 @@ def events(folder, kind):
 
 
 def losses(folder):
-    return {o["step"]: o["loss"] for o in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
+    """By step, of whole lines."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return {o["step"]: o["loss"] for o in map(json.loads, text[:text.rfind("\n") + 1].splitlines())}

@@ -125,6 +125,8 @@ void launch_job(struct ui *ui, const json_t *job)
         rc = write_config(ui_job_file(ui, job_int(job, "id"), ".json", path), config, &err);
     } else {
         add_arguments(&w, ui, parsed);
+        if (access(ui->fsdpck, X_OK))
+            rc = fsdpck_error_set(&err, FSDPCK_ERR_MISSING, ui->fsdpck, "fsdpck must lie beside fsdptrain");
     }
     if (!rc)
         rc = start(ui, job, &w, &err);

@@ -95,24 +95,60 @@ static int find_places(const struct ui_options *opt, struct ui *ui, struct fsdpc
 
 /* ---- devices, token */
 
-static int find_devices(struct ui *ui, struct fsdpck_error *err)
+static bool add_device(struct ui *ui, const char *kind, const char *number)
 {
-    char name[32], path[64];
+    char name[32];
+    snprintf(name, sizeof name, "%s:%.10s", kind, number);
+    return json_out_append(ui->devices, json_string(name));
+}
+
+/* All that have a device file. */
+static bool find_gpus(struct ui *ui)
+{
+    char number[16], path[64];
+    bool ok = true;
+    for (int i = 0; i < MOST_GPUS && ok; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        snprintf(path, sizeof path, "/dev/nvidia%s", number);
+        if (access(path, F_OK) == 0)
+            ok = add_device(ui, "cuda", number);
+    }
+    return ok;
+}
+
+/* Those of --gpus. Sets *err if one is no number, or is named twice. */
+static bool take_gpus(struct ui *ui, const struct strings *gpus, struct fsdpck_error *err)
+{
+    bool ok = true;
+    for (size_t i = 0; i < gpus->count && ok; i++) {
+        const char *number = gpus->at[i];
+        const size_t n = strlen(number);
+        bool wrong = n == 0 || n > 4 || strspn(number, "0123456789") != n || (n > 1 && number[0] == '0');
+        for (size_t k = 0; k < i; k++)
+            wrong |= strcmp(gpus->at[k], number) == 0;
+        if (wrong)
+            fsdpck_error_set(err, FSDPCK_ERR_USAGE, "--gpus", "found '%s', wanted different whole numbers, or none",
+                             number);
+        ok = !wrong && add_device(ui, "cuda", number);
+    }
+    return ok;
+}
+
+static int find_devices(const struct ui_options *opt, struct ui *ui, struct fsdpck_error *err)
+{
+    char number[16];
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    const bool none = opt->gpus.count == 1 && strcmp(opt->gpus.at[0], "none") == 0;
     ui->nprocessors = n > 0 ? (uint32_t)n : 1;
     ui->devices = json_array();
     bool ok = ui->devices;
-    for (int i = 0; i < MOST_GPUS && ok; i++) {
-        snprintf(path, sizeof path, "/dev/nvidia%d", i);
-        snprintf(name, sizeof name, "cuda:%d", i);
-        if (access(path, F_OK) == 0)
-            ok = json_out_append(ui->devices, json_string(name));
-    }
+    if (ok && !none)
+        ok = opt->gpus.count ? take_gpus(ui, &opt->gpus, err) : find_gpus(ui);
     for (uint32_t i = 0; i < ui->nslots && ok; i++) {
-        snprintf(name, sizeof name, "cpu:%u", i);
-        ok = json_out_append(ui->devices, json_string(name));
+        snprintf(number, sizeof number, "%u", i);
+        ok = add_device(ui, "cpu", number);
     }
-    return ok ? 0 : fsdpck_error_nomem(err, 1);
+    return ok ? 0 : err->code ? err->code : fsdpck_error_nomem(err, 1);
 }
 
 static int find_guard(const struct ui_options *opt, struct ui *ui, struct fsdpck_error *err)
@@ -221,9 +257,9 @@ int server_run(const struct ui_options *opt, struct fsdpck_error *err)
     init_locks(ui);
     ui->nslots = opt->nslots > MOST_SLOTS ? MOST_SLOTS : opt->nslots;
     ui->progress = json_object();
-    int rc = find_places(opt, ui, err);
+    int rc = find_devices(opt, ui, err);
     if (!rc)
-        rc = find_devices(ui, err);
+        rc = find_places(opt, ui, err);
     if (!rc)
         rc = find_guard(opt, ui, err);
     snprintf(path, sizeof path, "%.4000s/queue.sqlite", ui->state);

@@ -7,6 +7,8 @@
 
 #include <fsdpck/error.h>
 
+#include "common/values.h"
+
 struct ui_options {
     const char *dir;    /* where new runs go; made if it is missing */
     const char *state;  /* NULL: $XDG_STATE_HOME/fsdpck/ui, or ~/.local/state/fsdpck/ui */
@@ -14,6 +16,7 @@ struct ui_options {
     const char *socket; /* a path to listen at instead; or NULL */
     const char *token;  /* NULL: that of the state folder */
     uint32_t port, nslots;
+    struct strings gpus; /* numbers, or "none"; empty: all of this machine */
 };
 
 int server_run(const struct ui_options *opt, struct fsdpck_error *err);
