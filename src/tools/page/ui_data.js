@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training sees of a data set: rows, their lengths, the tokens that the loss counts, and what is cut. */
+/* Rows of a data set as the model sees them: tokens, lengths, loss mask, and truncation. */
 "use strict";
 const Data = (function () {
   const make = Page.make, number = Page.number, COUNT = 10;
   let view = null;
 
-  /* Tokenizers write a space and a line end as letters that can be seen. */
+  /* Byte-level tokenizers write spaces and newlines as visible letters. */
   function readable(token) {
     return token === null ? "" : token.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
   }

@@ -3,7 +3,7 @@
 "use strict";
 const Form = (function () {
   const make = Page.make, number = Page.number;
-  /* Those that most runs set come first. */
+  /* Keys that most runs set; they come first. */
   const COMMON = ["model", "output_dir", "data.train", "data.eval", "data.seq_len", "lora.r", "lora.lora_alpha", "lora.target_modules",
     "train.max_steps", "train.learning_rate", "train.micro_batch_size", "train.gradient_accumulation_steps", "sample.prompts", "sample.every"];
   let form = null; /* what is on the page */
@@ -24,10 +24,10 @@ const Form = (function () {
       o = o[part];
     }
     if (value === undefined) delete o[last]; else o[last] = value;
-    /* An empty section says nothing; an empty "lora" asks for an adapter. */
+    /* Remove empty sections, except "lora", which asks for an adapter. */
     if (value === undefined && parts.length === 1 && parts[0] !== "lora" && !Object.keys(o).length) delete tree[parts[0]];
   }
-  /* What was typed: JSON where it is JSON and the key takes no text, else text; nothing: not set. */
+  /* Parses a field as JSON, or as text if the key takes text or it is not JSON. An empty field leaves the key unset. */
   function typed(text, key) {
     if (text === "") return undefined;
     if (/^string/.test(key.values) && !/list|object/.test(key.values)) return text === "null" && key.nullable ? null : text;

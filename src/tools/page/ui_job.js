@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job: what it does now, its curves as they grow, samples, log, files, and a chat with what it has learnt. */
+/* The page of a job: state, live curves, samples, log, files, and a chat. */
 "use strict";
 const Job = (function () {
   const make = Page.make, number = Page.number;
@@ -9,7 +9,7 @@ const Job = (function () {
   const MOST_POINTS = 4000;
   let shown = null; /* the job on the page */
 
-  /* ---- what it can be asked */
+  /* ---- actions */
 
   function rankForm(parent, job, text) {
     const form = make(parent, "form"), label = make(form, "label", "ranks ");
@@ -65,7 +65,7 @@ const Job = (function () {
     }
     return shown.curves.get(name);
   }
-  /* A step that comes again replaces those from it on, as in a run that was resumed. */
+  /* A repeated step replaces itself and all later ones: the run was resumed. */
   function add(name, step, value) {
     const c = curve(name);
     while (c.steps.length && c.steps[c.steps.length - 1] >= step) { c.steps.pop(); c.values.pop(); c.count--; }
@@ -78,7 +78,7 @@ const Job = (function () {
     shown.rest = lines.pop();
     lines.forEach((line) => {
       let o = null;
-      try { o = JSON.parse(line); } catch (e) { return; } /* a line that was torn by a kill */
+      try { o = JSON.parse(line); } catch (e) { return; } /* a torn line of a killed run */
       if (!o || typeof o.step !== "number") return;
       Object.keys(o).forEach((key) => { if (key !== "step" && (typeof o[key] === "number" || o[key] === null)) add(key, o.step, o[key]); });
       shown.step = o.step;

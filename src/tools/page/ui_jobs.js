@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of jobs: the queue, what runs, what has ended; the devices and who has them. */
+/* The list of jobs: running, waiting and ended; and the devices. */
 "use strict";
 const Jobs = (function () {
   const make = Page.make, number = Page.number;
   const ACTIVE = ["starting", "running", "stopping"], view = { known: null, older: [], found: [] };
 
   function chip(parent, job) { return make(parent, "span", job.state, { class: "chip " + job.state }); }
-  /* A button that asks the server, and says what it refuses. */
+  /* Adds a button that is disabled while its action runs. */
   function button(parent, text, name, run) {
     const b = make(parent, "button", text, { type: "button", "data-action": name });
     b.addEventListener("click", async () => { b.disabled = true; await run(); b.disabled = false; });
@@ -14,7 +14,7 @@ const Jobs = (function () {
   }
   const ask = (job, what, body) => Server.act("POST", "/api/jobs/" + job.id + "/" + what, body);
 
-  /* Why a job waits: devices that others have, or that those before it wait for. */
+  /* Why a job waits: devices in use, or earlier jobs that wait for them. */
   function waitsFor(job, all) {
     const held = all.devices.filter((d) => d.job && job.devices.includes(d.name)).map((d) => d.name + ": job " + d.job + " has it");
     if (held.length) return held.join("; ");
@@ -73,7 +73,7 @@ const Jobs = (function () {
     view.known.more = more.more;
     draw();
   }
-  /* What has the focus keeps it: the list is drawn anew with each change. */
+  /* A selector of the focused element. The list is redrawn with each change, and the focus must survive it. */
   function focused() {
     const e = document.activeElement, tr = e && e.closest && e.closest("tr[data-job]");
     return tr ? "tr[data-job='" + tr.dataset.job + "'] " + (e.dataset.action ? "[data-action='" + e.dataset.action + "']" : "a") : null;
@@ -94,7 +94,7 @@ const Jobs = (function () {
     const at = focus && main.querySelector(focus);
     if (at) at.focus();
   }
-  /* Runs of the folder that a terminal started. */
+  /* Loads the runs that were started from a terminal. */
   async function drawFound() {
     const here = location.hash, told = await Server.get("/api/found").catch(() => ({ runs: [] }));
     if (location.hash !== here) return;

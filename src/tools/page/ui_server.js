@@ -39,7 +39,7 @@ const Server = (function () {
     return answer.json();
   }
   const get = (path) => call("GET", path), post = (path, body) => call("POST", path, body);
-  /* For a button: what goes wrong is said. Returns the answer, or null. */
+  /* Like call(), but shows errors. Returns the answer, or null. */
   async function act(method, path, body) {
     say("");
     try {
@@ -49,7 +49,7 @@ const Server = (function () {
       return null;
     }
   }
-  /* Calls take() with the text of an answer as it comes. */
+  /* Calls take() with each piece of a streamed answer. */
   async function pour(path, body, take, signal) {
     const answer = await fetch(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal: signal });
     if (!answer.ok) throw await refusal(answer);
@@ -102,12 +102,12 @@ const Server = (function () {
       rest = rest.slice(end + 2);
     }
   }
-  /* Before another page is drawn: no event of the last one may draw over it. */
+  /* Ends the stream. Call before another page is drawn, so that no late event draws over it. */
   function leave() {
     if (listens) listens.stop.abort();
     listens = null;
   }
-  /* at: { job, metrics, log }: what is shown, and how much of it is known. take(name, data). Ends the stream before. */
+  /* at: { job, metrics, log }: the job and the offsets to start from. take(name, data) gets each event. Replaces the current stream. */
   function stream(at, take) {
     leave();
     const mine = { at: at, take: take, stop: new AbortController() };

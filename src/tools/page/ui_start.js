@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which page the address names. */
+/* Shows the page that the address names. */
 "use strict";
 (function () {
   const ROUTES = [[/^#\/jobs$/, () => Jobs.show()], [/^#\/new$/, () => Form.show(null)], [/^#\/data$/, () => Data.show()],

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of the server, where a library for it was missing when the program was built. */
+/* Stands in for the server if libmicrohttpd or SQLite was missing at build time. */
 #include "ui/server.h"
 
 int server_run(const struct ui_options *opt, struct fsdpck_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data sets: uploads, and what training sees of their rows. */
+/* Data sets: uploads, and their rows as the model sees them. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -63,7 +63,7 @@ static struct MHD_Response *show_rows(struct request *r, unsigned *status)
 
 /* ---- uploads */
 
-/* A name of a file and no path: it begins with a letter or digit. */
+/* Accepts a file name, not a path; it must begin with a letter or a digit. */
 static bool is_name(const char *name)
 {
     const size_t n = strlen(name);
@@ -71,7 +71,7 @@ static bool is_name(const char *name)
            strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == n;
 }
 
-/* The number of the first line that is no JSON object or array, with its reason; 0: all are. */
+/* Returns the number of the first line that is not JSON, with the reason; 0 if every line is. */
 static uint64_t first_bad_line(const char *path, uint64_t *nlines, char why[JSON_ERROR_TEXT_LENGTH])
 {
     char *line = NULL;
@@ -99,7 +99,7 @@ static uint64_t first_bad_line(const char *path, uint64_t *nlines, char why[JSON
     return bad;
 }
 
-/* ?name=: the file in DIR/data; one that exists is not replaced. */
+/* ?name=: name of the file in DIR/data. An existing file is never replaced. */
 static struct MHD_Response *upload(struct request *r, unsigned *status)
 {
     char folder[PATH_MAX], path[PATH_MAX], why[JSON_ERROR_TEXT_LENGTH];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs in the folder of the runs that are no jobs, as a terminal started them. They can become jobs. */
+/* Runs in the folder of runs that were started from a terminal. They can become jobs. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +23,7 @@ static bool folder_path(const struct ui *ui, const char *name, char path[PATH_MA
     return snprintf(path, PATH_MAX, "%.3900s/%.190s", ui->dir, name) > 0;
 }
 
-/* The config that a folder's last start has recorded, borrowed from f; NULL: it is no run, or its config is too large
- * to be recorded. */
+/* The last recorded start that has a config, borrowed from f; NULL if there is none. */
 static const json_t *recorded_start(const struct train_folder *f)
 {
     size_t i;
@@ -65,7 +64,7 @@ static struct MHD_Response *list_found(struct request *r, unsigned *status)
     return http_json(json_pack("{s:o}", "runs", runs), status);
 }
 
-/* The draft of a run that has been: its config with the folder where it lies now. */
+/* Makes a draft of an existing run: its recorded config, with its present folder as output_dir. */
 static int draft_found(struct ui *ui, const char *name, const char *path, const json_t *start, struct draft *out,
                        struct fsdpck_error *err)
 {
@@ -105,7 +104,7 @@ static int take_over(struct ui *ui, const char *name, int64_t *id, struct fsdpck
     return rc;
 }
 
-/* { "name": … }, of the list */
+/* { "name": … }: a name that GET /api/found listed */
 static struct MHD_Response *add_found(struct request *r, unsigned *status)
 {
     int64_t id;

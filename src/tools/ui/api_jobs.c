@@ -55,7 +55,7 @@ static struct MHD_Response *show_job(struct request *r, unsigned *status)
     return http_json(job, status);
 }
 
-/* Adds a checked draft; the answer is its number. */
+/* Adds a draft to the queue; the answer holds its number. */
 static struct MHD_Response *add(struct request *r, struct draft *draft, int rc, bool queues, struct fsdpck_error *err,
                                 unsigned *status)
 {
@@ -80,7 +80,7 @@ static struct MHD_Response *add_job(struct request *r, unsigned *status)
     return add(r, &draft, rc, json_is_true(json_object_get(r->json, "queue")), &err, status);
 }
 
-/* The answer to a change that was made, or not. */
+/* Answers a request that changed a job, or failed to. */
 static struct MHD_Response *changed(struct request *r, int rc, const struct fsdpck_error *err, unsigned *status)
 {
     if (rc)
@@ -151,7 +151,7 @@ static struct MHD_Response *clone_job(struct request *r, unsigned *status)
     return answer;
 }
 
-/* { "step": N }: starts at once, as it needs no device. */
+/* { "step": N }: the job needs no device, so it starts at once. */
 static struct MHD_Response *use_tool(struct request *r, unsigned *status)
 {
     struct draft draft = { 0 };

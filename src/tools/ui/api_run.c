@@ -16,7 +16,7 @@
 #include "ui/http.h"
 #include "ui/jobs.h"
 
-/* MOST_LOG: of one answer; the page asks again. */
+/* MOST_LOG: limit of one answer; the page then asks for the rest. */
 enum { MOST_LOG = 1 << 20, FIRST_LOG = 64 << 10, POINTS = 1000, SAMPLES = 40 };
 
 /* ---- requests to a process */
@@ -46,7 +46,7 @@ static struct MHD_Response *kill_job(struct request *r, unsigned *status)
     return send_signal(r, status, SIGKILL, true);
 }
 
-/* Writes the control file whole. It fails if one is there: that request has not been read. */
+/* Creates the control file in one step. Fails if it exists: the run has not read the last request yet. */
 static int write_control(const char *folder, const char *word, struct fsdpck_error *err)
 {
     char path[PATH_MAX], made[PATH_MAX];
@@ -92,7 +92,7 @@ json_t *api_tail(const char *path, int64_t from, size_t nbytes, int64_t *next)
     if (!text)
         return NULL;
     text[n > 0 ? n : 0] = '\0';
-    for (ssize_t i = 0; i < n; i++) /* a text ends at none of them */
+    for (ssize_t i = 0; i < n; i++) /* zero bytes would end the text */
         text[i] = text[i] ? text[i] : ' ';
     json_t *o = json_out_text(text);
     free(text);
@@ -114,7 +114,7 @@ static struct MHD_Response *show_log(struct request *r, unsigned *status)
                      status);
 }
 
-/* Of the job's run: for a job that is none, of the run that it belongs to there is nothing. */
+/* Reads the metrics and the folder of a run. */
 static int read_run(const json_t *job, size_t nsamples, struct report_run *run, struct fsdpck_error *err)
 {
     char path[PATH_MAX];
@@ -141,7 +141,7 @@ static struct MHD_Response *show_run(struct request *r, unsigned *status)
     char path[PATH_MAX];
     json_t *job = jobs_get(r->ui->sql, r->id, &err), *o = NULL;
     int rc = job ? 0 : err.code;
-    /* The stream goes on from here; a line that comes meanwhile is then told twice, and not lost. */
+    /* The stream continues from this size. A line written meanwhile is sent twice rather than lost. */
     const int64_t size = job && job_metrics(job, path) && !stat(path, &st) ? (int64_t)st.st_size : 0;
     if (!rc && access(job_text(job, "output_dir"), F_OK)) /* it has not begun */
         run.folder.events = json_array();
@@ -184,7 +184,7 @@ static struct MHD_Response *make_ticket(struct request *r, unsigned *status)
     return http_json(json_pack("{s:s+}", "href", "/download/", t.name), status);
 }
 
-/* Its script may draw, and has no way to this server: a sandbox has another origin. */
+/* The sandbox gives the report another origin: its script can draw, but cannot send requests to this server. */
 static struct MHD_Response *send_report(const json_t *job, unsigned *status)
 {
     struct fsdpck_error err = { 0 };

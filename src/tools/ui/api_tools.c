@@ -15,7 +15,7 @@
 #include "ui/http.h"
 #include "ui/jobs.h"
 
-/* PROMPT_NBYTES: what a pipe holds. MOST_CHATS: at once, for each loads a model. */
+/* PROMPT_NBYTES: less than a pipe holds. MOST_CHATS: limit, because each chat loads a model. */
 enum { PLAN_SECONDS = 60, PLAN_NBYTES = 4 << 20, PROMPT_NBYTES = 60000, MOST_CHATS = 2, MOST_TOKENS = 4096 };
 
 /* ---- keys */
@@ -53,7 +53,7 @@ static struct MHD_Response *list_keys(struct request *r, unsigned *status)
 
 /* ---- plan */
 
-/* A file for the time of a request. */
+/* Writes a file that lives as long as the request. */
 static int write_temporary(const struct ui *ui, const char *text, char path[PATH_MAX], struct fsdpck_error *err)
 {
     snprintf(path, PATH_MAX, "%.4000s/plan-XXXXXX", ui->state);
@@ -74,7 +74,7 @@ static const char *without_path(const char *said, const char *path)
     return strncmp(said, "fsdptrain: ", 11) == 0 ? said + 11 : said;
 }
 
-/* What the kernel calls available; 0: unknown. */
+/* MemAvailable of the kernel, in bytes; 0: unknown. */
 static json_int_t free_memory(void)
 {
     char line[200];
@@ -88,7 +88,7 @@ static json_int_t free_memory(void)
     return kib * 1024;
 }
 
-/* A config that is being typed is often wrong: that is an answer, and no failure of the request. */
+/* A config that is being typed is often wrong. This is a result (status 200), so browsers log no error. */
 static struct MHD_Response *refused(const char *why, unsigned *status)
 {
     return http_json(json_pack("{s:o}", "refused", json_out_text(why)), status);
@@ -133,7 +133,7 @@ static struct MHD_Response *plan(struct request *r, unsigned *status)
 struct chat {
     struct ui *ui;
     struct child child;
-    char said[2000]; /* the end of its errors, told if it fails */
+    char said[2000]; /* end of its standard error; sent if it generates nothing */
     size_t nsaid;
     bool ended;
 };
@@ -165,7 +165,7 @@ static void keep_errors(struct chat *c)
     c->nsaid += (size_t)n;
 }
 
-/* The text as it grows; if nothing could be generated, the reason in its place. */
+/* Sends the text as it grows. If the program generates nothing, sends its error instead. */
 static ssize_t read_chat(void *ctx, uint64_t at, char *buf, size_t most)
 {
     struct chat *c = ctx;
@@ -192,7 +192,7 @@ static ssize_t read_chat(void *ctx, uint64_t at, char *buf, size_t most)
     return (ssize_t)n;
 }
 
-/* What of a run talks: its base, with the adapter or without, or the model that it has written. */
+/* Chooses the model to sample from: the base, the base with the adapter, or the trained model. */
 static bool choose_model(const json_t *job, bool trained, char model[PATH_MAX], char adapter[PATH_MAX])
 {
     json_t *config = json_loads(job_text(job, "config"), 0, NULL);

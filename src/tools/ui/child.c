@@ -14,7 +14,7 @@
 
 enum { SAID_NBYTES = 16384 };
 
-/* In the child of a process with threads: system calls and nothing else. */
+/* Runs in the child of a process with threads, so it may only make system calls. */
 static void begin(const char *const *argv, const char *cwd, const int *in, const int *out, const int *errors)
 {
     sigset_t none;
@@ -43,7 +43,7 @@ int child_start(const char *const *argv, const char *cwd, const char *input, str
     *out = (struct child){ -1, -1, -1 };
     while (n < 3 && pipe2(pipes[n], O_CLOEXEC) == 0)
         n++;
-    /* A pipe holds what it says; nobody reads yet. */
+    /* The input fits into the pipe, so this does not block. */
     const bool said = n == 3 && write(pipes[0][1], input, strlen(input)) == (ssize_t)strlen(input);
     const pid_t pid = said ? fork() : -1;
     const int why = errno;
@@ -54,7 +54,7 @@ int child_start(const char *const *argv, const char *cwd, const char *input, str
             close_pair(pipes[--n]);
         return fsdpck_error_sys(err, why, argv[0], "start");
     }
-    setpgid(pid, pid); /* whoever comes first */
+    setpgid(pid, pid); /* parent and child both do it, as either may be first */
     close_pair(pipes[0]);
     close(pipes[1][1]);
     close(pipes[2][1]);
@@ -112,7 +112,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Reads both outputs up to their ends. Returns false if it takes too long, or is too much. */
+/* Reads both outputs to their ends. Returns false on timeout, or if they are too long. */
 static bool read_all(struct child *c, struct text *out, struct text *said, int64_t until)
 {
     bool ok = true;
@@ -150,7 +150,7 @@ int child_ask(const char *const *argv, const char *cwd, size_t nbytes, int secon
         return -1;
     const bool whole = read_all(&c, &result, &words, now_ms() + seconds * 1000);
     int status = 0;
-    if (whole) /* both outputs are closed: it ends by itself */
+    if (whole) /* both outputs are closed: the program is about to exit */
         while (waitpid(c.pid, &status, 0) < 0 && errno == EINTR)
             ;
     if (whole)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Short programs whose output is an answer: plan, tokenize, sample. They end with the request. */
+/* Runs plan, tokenize and sample to answer a request. A child never outlives its request. */
 #ifndef UI_CHILD_H
 #define UI_CHILD_H
 
@@ -13,14 +13,14 @@ struct child {
     int out, errors; /* its outputs; -1: closed */
 };
 
-/* argv: up to NULL; argv[0] is a path. input: what its standard input says, at most 60,000 bytes. */
+/* argv ends with NULL; argv[0] is a path. input: text for its standard input, at most 60,000 bytes. */
 int child_start(const char *const *argv, const char *cwd, const char *input, struct child *out,
                 struct fsdpck_error *err);
-/* Kills it if it runs, and returns its status of waitpid(). */
+/* Kills the child if it still runs. Returns its wait status. */
 int child_end(struct child *c);
 
-/* Runs one to its end, for so many seconds at most. *out: its standard output (owned), *said: the last line of its
- * other output (owned). Returns its exit code; -1: it took too long, was killed or wrote more than nbytes. */
+/* Runs a program for at most `seconds`. *out: its standard output, *said: the last line of its standard error; the
+ * caller frees both. Returns its exit code; -1: timeout, killed, or more output than nbytes. */
 int child_ask(const char *const *argv, const char *cwd, size_t nbytes, int seconds, char **out, char **said,
               struct fsdpck_error *err);
 

@@ -126,7 +126,7 @@ int draft_tool(const json_t *run, const char *verb, uint64_t step, struct draft 
     return out->config && out->devices && out->name ? 0 : fsdpck_error_nomem(err, 1);
 }
 
-/* "runs/a" becomes "runs/a-2", and that "runs/a-3". */
+/* "runs/a" becomes "runs/a-2"; "runs/a-2" becomes "runs/a-3". */
 static bool next_folder(const char *folder, unsigned k, char out[PATH_MAX])
 {
     size_t n = strlen(folder);

@@ -12,7 +12,7 @@
 
 enum { TAIL = 4096 };
 
-/* Whether a line is the error of a program: "fsdptrain: …", and no note. *text: what follows its name. */
+/* Returns true for an error line, "fsdptrain: …", but not for a note. *text: the rest after the program's name. */
 static bool is_error(const char *line, const char **text)
 {
     static const char *const names[] = { "fsdptrain: ", "fsdpck: " };
@@ -25,7 +25,7 @@ static bool is_error(const char *line, const char **text)
     return false;
 }
 
-/* The last error in the log, or else its last line that says something, or "". */
+/* Copies the last error of the log, or else its last line that is not empty, or "". */
 static void find_reason(const struct ui *ui, const json_t *job, char *out, size_t nbytes)
 {
     char path[PATH_MAX], tail[TAIL + 1], *rest = tail, *line;
@@ -50,7 +50,7 @@ static bool is_run(const json_t *job)
     return strcmp(job_text(job, "kind"), "run") == 0;
 }
 
-/* The end that the run has recorded since this start; NULL: none. */
+/* The end event of this start, borrowed from f; NULL if the run recorded none. */
 static const json_t *recorded_end(const struct train_folder *f, const json_t *job)
 {
     const size_t n = json_array_size(f->events);

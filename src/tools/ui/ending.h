@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a job ended: by its exit code where it is known, else by the files that it left. */
+/* Finds out how a job ended: from its exit code if known, else from the files of its run. */
 #ifndef UI_ENDING_H
 #define UI_ENDING_H
 
@@ -8,7 +8,7 @@
 struct ending {
     const char *state; /* finished, stopped, failed, interrupted; queued: it had not begun */
     int code;          /* -1: unknown */
-    char reason[700];  /* "": as asked */
+    char reason[700];  /* "": it ended as requested */
 };
 
 /* status: of waitpid(); NULL: unknown. */

@@ -35,7 +35,8 @@ static bool is_address(const char *name)
     return inet_pton(AF_INET6, inner, bytes) == 1;
 }
 
-/* A name that someone else points at this machine is none of these. Ports are not compared: ssh -L changes them. */
+/* DNS rebinding: another site can point its own name at this machine, but its name is not in this list. Ports are not
+ * compared, as ssh -L changes them. */
 static bool is_here(const struct guard *g, const char *host)
 {
     char name[256];
@@ -55,7 +56,7 @@ static bool has_token(const struct guard *g, const char *authorization)
     if (strlen(given) != n)
         return false;
     unsigned differs = 0;
-    for (size_t i = 0; i < n; i++) /* in a time that does not tell where they differ */
+    for (size_t i = 0; i < n; i++) /* in constant time */
         differs |= (unsigned char)given[i] ^ (unsigned char)g->token[i];
     return differs == 0;
 }
@@ -80,7 +81,7 @@ unsigned guard_check(const struct guard *g, const struct guard_headers *h, bool 
         *why = "the token is missing or wrong; the server printed it when it started";
         return 401;
     }
-    /* Other types can be sent across sites without asking first. */
+    /* Browsers send other types across sites without a preflight request. */
     if (changes && (!h->type || (strncasecmp(h->type, "application/json", 16) != 0 &&
                                  strncasecmp(h->type, "application/jsonl", 17) != 0))) {
         *why = "Content-Type must be application/json";

@@ -74,7 +74,7 @@ const char *http_query_text(const struct request *r, const char *name)
     const char *text = NULL;
     size_t n = 0;
     MHD_lookup_connection_value_n(r->connection, MHD_GET_ARGUMENT_KIND, name, strlen(name), &text, &n);
-    return text && strlen(text) == n ? text : NULL; /* not one with a zero in it */
+    return text && strlen(text) == n ? text : NULL; /* values with a zero byte are refused */
 }
 
 int64_t http_query(const struct request *r, const char *name, int64_t otherwise)
@@ -93,7 +93,7 @@ static const char *header(struct MHD_Connection *c, const char *name)
 
 /* ---- routes */
 
-/* Compares a path to a route's; fills *id and *rest. */
+/* Matches a path; fills *id and *rest. */
 static bool matches(const char *pattern, const char *path, int64_t *id, const char **rest)
 {
     while (*pattern) {
@@ -115,7 +115,7 @@ static bool matches(const char *pattern, const char *path, int64_t *id, const ch
     return *path == '\0';
 }
 
-/* *known: there is such a path with another method. */
+/* *known: the path exists, perhaps with another method. */
 static const struct route *find(const char *method, const char *path, int64_t *id, const char **rest, bool *known)
 {
     static const struct route *const tables[] = { routes_static, routes_jobs,  routes_run,   routes_tools,
@@ -166,7 +166,7 @@ static struct request *begin(struct ui *ui, struct MHD_Connection *connection, c
     r->connection = connection;
     r->sink = -1;
     r->route = find(method, url, &r->id, &r->rest, &known);
-    if (r->rest) /* the url may go before the answer is made */
+    if (r->rest) /* the URL may be freed before the answer is made */
         r->rest = strdup(r->rest);
     check(r, method, known);
     if (!r->refused && r->route->files) {
@@ -238,7 +238,7 @@ enum MHD_Result http_answer(void *ui, struct MHD_Connection *connection, const c
     (void)version;
     if (!r) {
         *con = r = begin(ui, connection, url, method);
-        /* What is refused by its headers is answered before its body comes. */
+        /* Refuse before the body arrives. */
         return !r ? MHD_NO : r->refused ? answer(r) : MHD_YES;
     }
     if (*nupload == 0)

@@ -23,20 +23,20 @@ struct request {
     const char *why;
 };
 
-/* A path is compared word by word; "#" is a whole number above 0. */
+/* "#" in a path matches a whole number, a final "*" the rest. */
 struct route {
     const char *method, *path;
-    /* Returns the answer and its status, or NULL: it cannot be made. */
+    /* Returns the answer and sets *status if it is not 200; NULL: out of memory. */
     struct MHD_Response *(*handle)(struct request *r, unsigned *status);
     bool open;  /* needs no token */
-    bool files; /* the body is a file: it goes to r->sink */
+    bool files; /* the body is a file and is written to r->sink */
 };
 
-/* The tables of the api_*.c, each up to a path that is NULL. */
+/* Tables of the api_*.c; each ends with path NULL. */
 extern const struct route routes_jobs[], routes_run[], routes_tools[], routes_data[], routes_found[], routes_static[],
     routes_stream[];
 
-/* Answers. json is released. */
+/* Answers with JSON, which is released. */
 struct MHD_Response *http_json(json_t *json, unsigned *status);
 struct MHD_Response *http_done(unsigned *status); /* {} */
 /* {"error": …} with this HTTP status. */
@@ -46,7 +46,7 @@ struct MHD_Response *http_error(unsigned *status, const struct fsdpck_error *err
 /* Adds the headers that every answer has. */
 void http_secure(struct MHD_Response *answer);
 
-/* The value of a query's argument as a number; `otherwise` if it is missing or none. */
+/* An argument of the query as a number; `otherwise` if it is absent or not a number. */
 int64_t http_query(const struct request *r, const char *name, int64_t otherwise);
 const char *http_query_text(const struct request *r, const char *name); /* NULL: missing */
 

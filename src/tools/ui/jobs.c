@@ -58,7 +58,7 @@ bool job_metrics(const json_t *job, char path[PATH_MAX])
     return n >= 0 && n < PATH_MAX;
 }
 
-/* Devices are kept as text. */
+/* The table holds devices as text. */
 static bool parse_devices(json_t *rows)
 {
     size_t i;
@@ -146,7 +146,7 @@ bool jobs_have_folder(struct sql *s, const char *folder)
 
 /* ---- writing */
 
-/* Ends a transaction that should have changed a job. */
+/* Ends a transaction that should have changed job `id`; says why it did not. */
 static int end_change(struct sql *s, int64_t id, int64_t nchanged, const char *why, struct fsdpck_error *err)
 {
     json_t *rows = nchanged ? NULL : sql_rows(s, "SELECT state FROM jobs WHERE id = ?", "i", id);

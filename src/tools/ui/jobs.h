@@ -13,7 +13,7 @@
 #include "ui/process.h"
 #include "ui/sql.h"
 
-/* What a user writes of a job; strings are borrowed. */
+/* The part of a job that users choose; strings are borrowed. */
 struct job_draft {
     const char *kind; /* "run", "export-lora" or "merge-lora" */
     const char *name, *config, *output_dir, *cwd;
@@ -24,31 +24,33 @@ struct job_draft {
 /* Functions that return an error code set *err: FSDPCK_ERR_MISSING: there is no such job; FSDPCK_ERR_EXISTS: the job's
  * state, or another job, does not allow it. */
 int jobs_add(struct sql *s, const struct job_draft *draft, int64_t *id, struct fsdpck_error *err);
-/* Only of a job that neither waits nor runs. Its kind, cwd and devices stay those of the draft. */
+/* Only for a run that neither waits nor trains. Kind and cwd stay. */
 int jobs_edit(struct sql *s, int64_t id, const struct job_draft *draft, struct fsdpck_error *err);
 int jobs_remove(struct sql *s, int64_t id, struct fsdpck_error *err);
-/* Behind all that wait, with so many ranks (0: as it has). */
+/* Appends the job to the queue, with `ranks` ranks (0: unchanged). */
 int jobs_queue(struct sql *s, int64_t id, uint32_t ranks, struct fsdpck_error *err);
 int jobs_unqueue(struct sql *s, int64_t id, struct fsdpck_error *err);
-/* by: -1: before the one before it, 1: behind the next. */
+/* Swaps a waiting job with the previous (by -1) or the next one (1). */
 int jobs_move(struct sql *s, int64_t id, int by, struct fsdpck_error *err);
 
-/* The caller owns what these return; NULL and *err: none, or a failure. */
+/* The caller owns the results. NULL: failure, and *err is set. */
 json_t *jobs_get(struct sql *s, int64_t id, struct fsdpck_error *err);
-/* Those that wait or run, and at most `count` others with a number below `before` (0: the newest); without config. */
+/* Waiting and running jobs (if before is 0), and the newest `count` others with a number below `before` (0: of all).
+ * Configs are left out. */
 json_t *jobs_list(struct sql *s, int64_t before, int64_t count, struct fsdpck_error *err);
-json_t *jobs_waiting(struct sql *s, struct fsdpck_error *err); /* in the order in which they are to start */
+json_t *jobs_waiting(struct sql *s, struct fsdpck_error *err); /* in starting order */
 json_t *jobs_active(struct sql *s, struct fsdpck_error *err);  /* starting, running, stopping */
 json_t *jobs_held(struct sql *s, struct fsdpck_error *err);    /* { device: id } */
 
 /* Whether a run writes to this folder. */
 bool jobs_have_folder(struct sql *s, const char *folder);
 
-/* Takes the devices of a waiting job: the job is then starting. FSDPCK_ERR_EXISTS: one is held. */
+/* Reserves the devices of a waiting job, which is then starting. FSDPCK_ERR_EXISTS: a device is in use. */
 int jobs_take(struct sql *s, const json_t *job, struct fsdpck_error *err);
 int jobs_running(struct sql *s, int64_t id, const struct process *p, struct fsdpck_error *err);
 int jobs_stopping(struct sql *s, int64_t id, struct fsdpck_error *err);
-/* Gives its devices back. code: its exit code; -1: unknown. "queued": it has not begun, and waits again. */
+/* Releases the devices of a job. code: exit code, -1 if unknown. State "queued": the job never began and waits again.
+ */
 int jobs_ended(struct sql *s, int64_t id, const char *state, int code, const char *reason, struct fsdpck_error *err);
 
 const char *job_text(const json_t *job, const char *key); /* "" where it is null */

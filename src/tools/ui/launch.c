@@ -11,7 +11,7 @@
 
 enum { MOST_WORDS = 64 };
 
-/* Words of a command, and room for those that are made. */
+/* A command line, with room for words that are composed here. */
 struct words {
     const char *list[MOST_WORDS];
     size_t count;
@@ -51,7 +51,7 @@ static void add_run(struct words *w, const struct ui *ui, const json_t *job)
     }
 }
 
-/* The config of a job that is no run: { "arguments": [ … ] } of fsdpck. */
+/* The config of export-lora and merge-lora jobs: { "arguments": [ … ] }, for fsdpck. */
 static void add_arguments(struct words *w, const struct ui *ui, const json_t *config)
 {
     size_t i;
@@ -61,7 +61,7 @@ static void add_arguments(struct words *w, const struct ui *ui, const json_t *co
         add(w, json_string_value(word));
 }
 
-/* The environment, with the job's GPUs as the visible ones; the caller frees the list. */
+/* The environment, with CUDA_VISIBLE_DEVICES set to the GPUs of the job; the caller frees the list. */
 static const char **environment(struct words *w, const json_t *job)
 {
     size_t n = 0, kept = 0, i;
@@ -104,7 +104,7 @@ static int start(struct ui *ui, const json_t *job, struct words *w, struct fsdpc
     unlink(began);
     int rc = process_start(&how, &p, &go, err);
     if (!rc) {
-        /* It begins when the queue knows it: a server that is killed leaves none that nobody knows. */
+        /* The process begins only after the queue has recorded it, so a killed server leaves no unknown process. */
         rc = jobs_running(ui->sql, id, &p, err);
         process_go(go, !rc);
     }
@@ -118,7 +118,7 @@ void launch_job(struct ui *ui, const json_t *job)
     struct fsdpck_error err = { 0 };
     char path[PATH_MAX], text[700];
     const char *config = job_text(job, "config");
-    json_t *parsed = json_loads(config, 0, NULL); /* keeps the arguments */
+    json_t *parsed = json_loads(config, 0, NULL); /* owns the strings of the arguments */
     int rc = 0;
     if (strcmp(job_text(job, "kind"), "run") == 0) {
         add_run(&w, ui, job);

@@ -5,7 +5,7 @@
 
 #include "ui/ui.h"
 
-/* Of a job that has its devices. One that cannot be started has failed, with the reason. */
+/* For a job that has its devices. If it cannot be started, it becomes "failed" with the reason. */
 void launch_job(struct ui *ui, const json_t *job);
 
 #endif

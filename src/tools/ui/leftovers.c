@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An upload is locked while it is received: another server may share the folder of the runs. */
+/* Uploads are locked while they arrive, as another server may use the same folder of runs. */
 #include "ui/leftovers.h"
 
 #include <dirent.h>

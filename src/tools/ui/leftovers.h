@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that a server leaves which is killed. */
+/* Removes files that a killed server left over. */
 #ifndef UI_LEFTOVERS_H
 #define UI_LEFTOVERS_H
 
 #include "ui/ui.h"
 
-/* Removes uploads that no server receives, and configs that no plan reads. For a server that holds the state folder. */
+/* Removes unfinished uploads and configs of plans. The caller must hold the lock of the state folder. */
 void leftovers_remove(const struct ui *ui);
 
 #endif

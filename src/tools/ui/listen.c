@@ -72,7 +72,7 @@ int listen_path(const char *path, int *fd, struct fsdpck_error *err)
         errno = EADDRINUSE;
         return fail(*fd, path, err);
     }
-    if (errno == ECONNREFUSED) /* a socket that nobody listens at; nothing else is removed */
+    if (errno == ECONNREFUSED) /* a stale socket; other files stay */
         unlink(path);
     const mode_t mask = umask(0177);
     const int rc = bind(*fd, (struct sockaddr *)&at, sizeof at);

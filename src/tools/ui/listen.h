@@ -7,9 +7,9 @@
 
 #include <fsdpck/error.h>
 
-/* An address of numbers. A port of 0 becomes a free one. */
+/* address: numeric IPv4 or IPv6. Port 0 becomes a free port. */
 int listen_address(const char *address, uint32_t *port, int *fd, struct fsdpck_error *err);
-/* A socket of the file system, for this user only; one that nobody listens at is replaced. */
+/* A Unix socket with mode 0600. A stale socket is replaced. */
 int listen_path(const char *path, int *fd, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of src/tools/page that only the server sends, each with a zero after it. */
+/* Files of src/tools/page for the server, each followed by a zero byte. */
 #ifndef UI_PAGE_H
 #define UI_PAGE_H
 

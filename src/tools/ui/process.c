@@ -52,7 +52,7 @@ bool process_alive(const struct process *p)
 
 bool process_signal(const struct process *p, int signal, bool group)
 {
-    /* The descriptor holds the process that has the number now; only then is it compared. */
+    /* The descriptor pins the process with this number; the comparison follows, so no later process can be hit. */
     const int fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     bool sent = fd >= 0 && process_alive(p);
     if (sent)
@@ -64,7 +64,7 @@ bool process_signal(const struct process *p, int signal, bool group)
 
 /* ---- starting */
 
-/* In the child of a process with threads: system calls and nothing else. */
+/* Runs in the child of a process with threads, so it may only make system calls. */
 static void begin(const struct process_start *start, int go)
 {
     sigset_t none;
@@ -97,7 +97,7 @@ int process_start(const struct process_start *start, struct process *out, int *g
         return fsdpck_error_sys(err, errno, start->argv[0], "pipe");
     const pid_t pid = fork();
     if (pid == 0) {
-        close(ends[1]); /* so that it sees the end of this process */
+        close(ends[1]); /* so that it reads EOF if this process ends */
         begin(start, ends[0]);
     }
     const int why = errno;
@@ -114,7 +114,7 @@ int process_start(const struct process_start *start, struct process *out, int *g
 
 void process_go(int go, bool begins)
 {
-    /* One that was killed meanwhile is found dead. */
+    /* If the child was killed meanwhile, the next look finds it dead. */
     if (begins && write(go, "g", 1) < 0)
         errno = 0;
     close(go);

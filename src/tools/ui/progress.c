@@ -10,7 +10,7 @@
 #include "common/json_out.h"
 #include "ui/jobs.h"
 
-enum { TAIL_NBYTES = 16384 }; /* two lines of a run of hundreds of ranks */
+enum { TAIL_NBYTES = 16384 }; /* room for two lines of a run with hundreds of ranks */
 
 static char *key_of(int64_t id, char key[24])
 {
@@ -18,7 +18,7 @@ static char *key_of(int64_t id, char key[24])
     return key;
 }
 
-/* Of the whole run, as its events say. */
+/* Number of steps of the whole run, from its events; 0: unknown. */
 static uint64_t count_steps(const char *folder)
 {
     struct train_folder f;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far the jobs are that run, as the last lines of their metrics say. */
+/* Progress of the running jobs, from the last lines of their metrics. */
 #ifndef UI_PROGRESS_H
 #define UI_PROGRESS_H
 

@@ -31,7 +31,7 @@ static void end_job(struct ui *ui, const json_t *job, const int *status)
     note_change(ui);
 }
 
-/* A job of a server that ended is no child of this one; its exit code is then unknown. */
+/* A job that an earlier server started is not a child of this process, so its exit code is unknown. */
 static void look_at(struct ui *ui, const json_t *job)
 {
     const struct process p = job_process(job);
@@ -47,7 +47,7 @@ static void look_at(struct ui *ui, const json_t *job)
 
 /* ---- jobs that wait */
 
-/* A job behind one that waits for a device does not get it first: a job of many devices would wait forever. */
+/* A job may not overtake an earlier one that waits for the same device: a job with many devices could wait forever. */
 static bool may_start(const json_t *job, const json_t *held, json_t *wanted)
 {
     size_t i;

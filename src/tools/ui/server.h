@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain ui`: serves until a signal comes. The jobs go on. */
+/* The server of `fsdptrain ui`. It runs until a signal arrives; the jobs continue. */
 #ifndef UI_SERVER_H
 #define UI_SERVER_H
 
@@ -16,7 +16,7 @@ struct ui_options {
     const char *socket; /* a path to listen at instead; or NULL */
     const char *token;  /* NULL: that of the state folder */
     uint32_t port, nslots;
-    struct strings gpus; /* numbers, or "none"; empty: all of this machine */
+    struct strings gpus; /* numbers, or "none"; empty: all GPUs */
 };
 
 int server_run(const struct ui_options *opt, struct fsdpck_error *err);

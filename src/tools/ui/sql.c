@@ -16,7 +16,7 @@ struct sql {
     sqlite3 *db;
     pthread_mutex_t mutex;
     char path[4096];
-    char failure[300]; /* of this transaction; "": none */
+    char failure[300]; /* first failure of this transaction; "": none */
 };
 
 static const char schema[] =
@@ -26,7 +26,7 @@ static const char schema[] =
     " created REAL NOT NULL, started REAL, ended REAL, exit_code INTEGER, reason TEXT NOT NULL DEFAULT '') STRICT;"
     "CREATE INDEX jobs_by_state ON jobs (state, position);"
     "CREATE INDEX jobs_by_output ON jobs (output_dir);"
-    /* One job a device: two that overlap cannot both be written. */
+    /* The primary key makes overlapping jobs impossible. */
     "CREATE TABLE held (device TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE) STRICT;"
     "PRAGMA user_version = 1;";
 
@@ -129,7 +129,7 @@ int64_t sql_last_id(struct sql *s)
 
 /* ---- transactions */
 
-/* IMMEDIATE: a reader that begins to write could otherwise be refused in the middle. */
+/* IMMEDIATE takes the write lock now; a later upgrade from reading could fail. */
 void sql_begin(struct sql *s)
 {
     pthread_mutex_lock(&s->mutex);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SQLite with rows as JSON. Every value is bound and none is part of a statement's text. */
+/* SQLite, with rows as JSON. Values are always bound, never part of the statement's text. */
 #ifndef UI_SQL_H
 #define UI_SQL_H
 
@@ -8,25 +8,24 @@
 
 struct sql;
 
-/* Opens or makes the database, and brings it to the newest schema. Refused where the file system cannot share memory
- * between processes (NFS, Lustre), or if a newer program made it. */
+/* Opens or creates the database. Refuses file systems without a write-ahead log (NFS, Lustre), and a newer schema. */
 int sql_open(const char *path, struct sql **out, struct fsdpck_error *err);
 void sql_close(struct sql *s); /* NULL does nothing */
 
-/* Between the two, the calling thread has the database for itself, and what it changes is one transaction. They do not
- * nest. sql_end(): a failure since sql_begin(), of the commit too, undoes all and is returned. */
+/* One transaction, exclusive to the calling thread; transactions do not nest. sql_end() commits, or rolls back and
+ * returns the first failure since sql_begin(). */
 void sql_begin(struct sql *s);
 int sql_end(struct sql *s, struct fsdpck_error *err);
-/* Undoes all since sql_begin(). */
+/* Rolls back and ends the transaction. */
 void sql_abandon(struct sql *s);
 
-/* kinds: a letter for each value: i (int64_t), d (double), s (const char *; NULL is null). After a failure the
- * functions do nothing until sql_end(). */
-/* The rows as an array of objects with the columns' names, owned by the caller; empty after a failure, NULL: out of
- * memory. */
+/* kinds: one letter per value: i (int64_t), d (double), s (const char *; NULL is null). After a failure these functions
+ * do nothing until sql_end(). */
+/* Returns the rows as an array of objects with the names of the columns; the caller owns it. Empty after a failure;
+ * NULL: out of memory. */
 json_t *sql_rows(struct sql *s, const char *statement, const char *kinds, ...);
-/* The number of rows that were changed. */
+/* Returns the number of changed rows. */
 int64_t sql_run(struct sql *s, const char *statement, const char *kinds, ...);
-int64_t sql_last_id(struct sql *s); /* of the last row that was inserted */
+int64_t sql_last_id(struct sql *s); /* of the last inserted row */
 
 #endif

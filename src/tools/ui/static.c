@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page: files that the program holds. They need no token, as they tell nothing. */
+/* Serves the embedded files of the page. They hold no data and need no token. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One stream of server-sent events for a page: the queue as it changes, and the metrics and the log of the job that it
- * shows, as they grow. A browser has few connections to a server, so a page has one. */
+/* Server-sent events for a page: changes of the queue, and new metrics and log lines of one job. Browsers limit the
+ * connections to a server, so one stream carries everything. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,16 @@
 #include "ui/http.h"
 #include "ui/jobs.h"
 
-/* QUIET_SECONDS: a comment is sent then, so that a dead peer is noticed. */
+/* QUIET_SECONDS: after these, a comment is sent to detect dead peers. */
 enum { QUIET_SECONDS = 15, MOST_STREAMS = 64, PIECE_NBYTES = 256 << 10 };
 
 struct stream {
     struct ui *ui;
-    int64_t job, metrics, log; /* what the page shows, and how much it has of it */
+    int64_t job, metrics, log; /* job on the page, and offsets of its next unsent bytes */
     char metrics_path[PATH_MAX];
     uint64_t version, ticks;
     time_t sent;
-    char *text; /* (nbytes) what is to be sent, from `at` on */
+    char *text; /* (nbytes) text to send, from `at` on */
     size_t nbytes, at;
 };
 
@@ -61,7 +61,7 @@ static void collect(struct stream *s, bool changed)
     FILE *f = open_memstream(&s->text, &s->nbytes);
     if (!f)
         return;
-    /* Read before the files and told after them: who hears of a job's end has heard all that it wrote. */
+    /* Read before the files but sent after them: a page that is told of a job's end already has its last lines. */
     json_t *jobs = changed ? api_jobs_json(s->ui, 0, &err) : NULL;
     if (s->job) {
         put_grown(f, "metrics", s->metrics_path, &s->metrics);
@@ -73,7 +73,7 @@ static void collect(struct stream *s, bool changed)
     fclose(f);
 }
 
-/* Waits for the next look at the jobs. Returns false if the server ends. */
+/* Waits for the next round of the scheduler. Returns false if the server ends. */
 static bool wait_for_tick(struct stream *s, bool *changed)
 {
     struct ui *ui = s->ui;

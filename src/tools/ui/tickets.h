@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link cannot send the token. A ticket stands in an address once, for a minute, for one file. */
+/* Links cannot carry the token. A ticket is part of an address instead: valid once, for a minute, for one file. */
 #ifndef UI_TICKETS_H
 #define UI_TICKETS_H
 
@@ -19,13 +19,13 @@ struct ticket {
 
 struct tickets {
     pthread_mutex_t mutex;
-    struct ticket list[MOST_TICKETS]; /* the oldest makes room */
+    struct ticket list[MOST_TICKETS]; /* a ring: a new ticket replaces the oldest */
     size_t next;
 };
 
 /* Fills out->name and out->until, and keeps a copy. Returns false if the system has no random numbers. */
 bool tickets_add(struct tickets *t, struct ticket *out);
-/* Takes it away; false: there is none, or its time is over. */
+/* Removes a ticket. Returns false if it does not exist or has expired. */
 bool tickets_take(struct tickets *t, const char *name, struct ticket *out);
 
 #endif

@@ -14,7 +14,7 @@ void ui_poke(struct ui *ui)
 
 char *ui_job_file(const struct ui *ui, int64_t id, const char *ending, char buf[PATH_MAX])
 {
-    /* The state folder was checked to leave room for this. */
+    /* places_find() limits the length of the state folder. */
     if (snprintf(buf, PATH_MAX, "%.4000s/jobs/%lld%s", ui->state, (long long)id, ending) >= PATH_MAX)
         buf[0] = '\0';
     return buf;
