@@ -3,8 +3,8 @@
 #ifndef UI_PLACES_H
 #define UI_PLACES_H
 
-#include "ui/server.h"
 #include "ui/ui.h"
+#include "ui/ui_options.h"
 
 /* Fills ui->program, fsdpck, cwd, dir and state, and makes the two folders. Locks the state folder until the process
  * ends; FSDPCK_ERR_EXISTS: another server has it. */
