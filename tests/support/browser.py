@@ -115,8 +115,9 @@ class Browser:
             else:
                 return told["result"]
 
-    def page(self, downloads=None):
-        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
+    def page(self, downloads=None, tab=False):
+        """In a window of its own, which is seen; or in a tab, of which a window shows one."""
+        target = self.call("Target.createTarget", {"url": "about:blank", "newWindow": not tab})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):

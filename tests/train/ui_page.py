@@ -185,6 +185,24 @@ def pictured(page, folder, number):
         check(wide <= 390, name, "is", wide, "pixels wide on a screen of 390")
 
 
+def many_tabs(s, program):
+    """More tabs than a browser has connections to a server: those in the background hold none."""
+    b = browser.Browser(program)
+    try:
+        tabs = [b.page(tab=True) for _ in range(9)]
+        for tab in tabs:
+            tab.call("Page.bringToFront")
+            tab.open(f"http://127.0.0.1:{s.port}/#{TOKEN}")
+            tab.wait("document.querySelector('tr[data-job]')", "a tab more")
+        for _ in range(9):  # pages that the browser keeps for its "back" hold none either
+            tabs[0].call("Page.bringToFront")
+            tabs[0].open("about:blank")
+            tabs[0].open(f"http://127.0.0.1:{s.port}/")
+            tabs[0].wait("document.querySelector('tr[data-job]')", "the page again")
+    finally:
+        b.close()
+
+
 def comes_back(s, program):
     """The server is killed and comes back: so does the page, with the token that it knows."""
     b = browser.Browser(program)
@@ -233,6 +251,7 @@ def main():
             check(away == [], "requests that leave:", away)
         finally:
             b.close()
+        many_tabs(s, program)
         comes_back(s, program)
     print(f"ui-page: {len(b.addresses)} requests, none left the machine")
 

@@ -102,24 +102,37 @@ const Server = (function () {
       rest = rest.slice(end + 2);
     }
   }
+  /* A browser has six connections to a server, for all its tabs: those that nobody sees must not hold them. */
+  function release() {
+    if (listens && listens.stop) listens.stop.abort();
+  }
+  async function shown() {
+    while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+  }
+  document.addEventListener("visibilitychange", () => { if (document.hidden) release(); });
+  addEventListener("pagehide", release);
+
   /* Ends the stream. Call before another page is drawn, so that no late event draws over it. */
   function leave() {
-    if (listens) listens.stop.abort();
+    release();
     listens = null;
   }
   /* at: { job, metrics, log }: the job and the offsets to start from. take(name, data) gets each event. Replaces the current stream. */
   function stream(at, take) {
     leave();
-    const mine = { at: at, take: take, stop: new AbortController() };
+    const mine = { at: at, take: take, stop: null };
     listens = mine;
     (async function () {
       while (mine === listens) {
+        await shown();
+        if (mine !== listens) return;
+        mine.stop = new AbortController();
         try {
           await listen(mine);
           throw new Error("ended");
         } catch (e) {
           if (mine !== listens) return;
-          state.textContent = e.refused ? e.message : "no connection to the server; trying again";
+          if (!document.hidden) state.textContent = e.refused ? e.message : "no connection to the server; trying again";
           await new Promise((done) => setTimeout(done, 1500));
         }
       }
