@@ -26,7 +26,7 @@ class Page:
 
     def run(self, script):
         """The value of an expression; a promise is waited for."""
-        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
         if "exceptionDetails" in told:
             raise AssertionError(f"{script}: {told['exceptionDetails']}")
         return told["result"].get("value")
@@ -118,13 +118,22 @@ class Browser:
     def page(self, downloads=None, tab=False):
         """In a window of its own, which is seen; or in a tab, of which a window shows one."""
         target = self.call("Target.createTarget", {"url": "about:blank", "newWindow": not tab})["targetId"]
-        session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        page = Page(self, session)
+        page = self.attach(target)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(domain + ".enable")
         if downloads:
             self.call("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
         return page
+
+    def attach(self, target):
+        return Page(self, self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"])
+
+    def opened(self, part):
+        """The page that another one has opened, whose address has this part; None: not yet."""
+        for info in self.call("Target.getTargets")["targetInfos"]:
+            if info["type"] == "page" and part in info["url"]:
+                return self.attach(info["targetId"])
+        return None
 
     def close(self):
         os.close(self.to)

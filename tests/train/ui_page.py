@@ -130,6 +130,16 @@ def talked(page):
     check(text_of(page, ".answer-base") != "", "the base talks")
 
 
+def reported(b, page, number):
+    """The report opens beside the page, draws, and cannot reach the server."""
+    page.run(f"location.hash = '#/job/{number}', true")
+    press(page, "report")
+    report = wait_for(lambda: b.opened("/download/"), "the report's window")
+    report.wait("document.querySelector('svg.plot path.curve')", "the report's curves")
+    check(report.run("self.origin") == "null" and report.run("window.opener") is None, "the report has its own origin")
+    page.call("Page.bringToFront")
+
+
 def exported(page):
     press(page, "export-lora", "#files")
     page.wait("document.querySelector('h1').textContent.startsWith('export-lora of')")
@@ -241,6 +251,7 @@ def main():
                 p.wait("document.querySelector('h1') && document.getElementById('state').textContent === 'live'")
             number = trained(s, page, other, downloads)
             talked(page)
+            reported(b, page, number)
             exported(page)
             looked_at(s, page)
             listed(s, page)
