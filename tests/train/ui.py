@@ -239,7 +239,7 @@ def data(s):
 
 def ordered(s):
     """Overlap is impossible; those behind one that waits for a device do not get it first."""
-    long = s.add("long", steps=100000, devices=["cpu:1"])
+    long = s.add("long", steps=1000000, devices=["cpu:1"])
     s.wait(long, ("running", ))
     both = s.add("both", devices=["cpu:0", "cpu:1"])
     behind = s.add("behind", devices=["cpu:0"])
@@ -280,9 +280,9 @@ def on_gpus(tool, fixtures):
     """Two simulated GPUs: a run sees those that it has and no others; one of both waits and is not overtaken."""
     with tempfile.TemporaryDirectory() as tmp, Server(tool, tmp, fixtures, "--gpus", "0,1") as s:
         check([d["name"] for d in s.get("/api/jobs")["devices"]] == ["cuda:0", "cuda:1", "cpu:0"], "devices")
-        one = s.add("one", steps=100000, devices=["cuda:1"])
+        one = s.add("one", steps=1000000, devices=["cuda:1"])
         s.wait(one, ("running", ))
-        both = s.add("both", steps=100000, ranks=2, devices=["cuda:0", "cuda:1"])
+        both = s.add("both", steps=1000000, ranks=2, devices=["cuda:0", "cuda:1"])
         behind = s.add("behind", devices=["cuda:0"])
         beside = s.add("beside", devices=["cpu:0"])
         check(s.wait(beside)["state"] == "finished", "the processors are free")
@@ -365,7 +365,7 @@ def resumed(s):
 
 
 def told_now(s):
-    number = s.add("now", steps=100000, sample={"prompts": ["hello"]})
+    number = s.add("now", steps=1000000, sample={"prompts": ["hello"]})
     s.wait(number, ("running", ))
     folder = s.tmp / "runs/now"
     wait_for(lambda: (folder / "metrics.jsonl").exists(), "the first step")
@@ -431,7 +431,7 @@ def streamed(s):
 def outlived(s):
     """The server ends in order, or is killed: the job goes on, and is found again."""
     for how in (signal.SIGTERM, signal.SIGKILL):
-        number = s.add(f"outlives-{int(how)}", steps=100000)
+        number = s.add(f"outlives-{int(how)}", steps=1000000)
         s.wait(number, ("running", ))
         folder = s.tmp / f"runs/outlives-{int(how)}"
         wait_for(lambda: (folder / "metrics.jsonl").exists(), "the first step")
@@ -450,7 +450,7 @@ def outlived(s):
             if (s.tmp / f"runs/ends-{int(how)}/events.jsonl").exists() else None, "its end")
         s.start()
         check(s.wait(short)["state"] == "finished", s.job(short))
-    number = s.add("dies-alone", steps=100000)
+    number = s.add("dies-alone", steps=1000000)
     s.wait(number, ("running", ))
     pid = s.job(number)["pid"]
     s.end(signal.SIGKILL)

@@ -46,14 +46,14 @@ def fill_form(s, page):
     put(page, "key-data.train", s.fixtures / "chat.jsonl")
     put(page, "key-data.seq_len", 32)
     put(page, "key-lora.r", 2)
-    put(page, "key-train.max_steps", 4000)
+    put(page, "key-train.max_steps", 1000000)
     put(page, "key-sample.prompts", json.dumps([MARKUP]))
     put(page, "ranks", 2)
     page.wait("document.getElementById('verdict').textContent.includes('It fits')", "the planner agrees")
     config = json.loads(page.run("document.getElementById('json').value"))
     check(config["output_dir"].startswith(str(s.tmp / "runs") + "/img-src-x"), config)
     check(
-        config["train"] == {"max_steps": 4000} and config["lora"] == {"r": 2}
+        config["train"] == {"max_steps": 1000000} and config["lora"] == {"r": 2}
         and config["sample"] == {"prompts": [MARKUP]}, config)
     put(page, "json", json.dumps(dict(config, output_dir=str(s.tmp / "runs/first"))))
     check(
