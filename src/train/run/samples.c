@@ -48,6 +48,31 @@ static int take_ids(const json_t *ids, struct token_list *list, struct fsdpck_er
     return 0;
 }
 
+/* An object holds one prompt. Messages may come with tools; names that begin with // are comments. */
+static int check_keys(json_t *prompt, size_t number, struct fsdpck_error *err)
+{
+    static const char *const kinds[] = { "messages", "prompt", "text", "input_ids" };
+    const char *key;
+    json_t *value;
+    int nkinds = 0;
+    json_object_foreach (prompt, key, value) {
+        bool known = strncmp(key, "//", 2) == 0 || (strcmp(key, "tools") == 0 && json_object_get(prompt, "messages"));
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+            known |= strcmp(key, kinds[i]) == 0;
+            nkinds += strcmp(key, kinds[i]) == 0;
+        }
+        if (!known)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'sample.prompts': prompt %zu: '%.100s' is none of messages (with tools), "
+                                    "prompt, text, input_ids",
+                                    number, key);
+    }
+    return nkinds < 2 ? 0
+                      : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                         "key 'sample.prompts': prompt %zu: it holds %d prompts, one is wanted", number,
+                                         nkinds);
+}
+
 static int take_prompt(struct samples *s, json_t *prompt, int64_t nvocab, struct token_list *list,
                        struct fsdpck_error *err)
 {
@@ -96,7 +121,11 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
     s->every = config->sample.every;
     s->prompts = calloc(s->n, sizeof *s->prompts);
     s->texts = calloc(s->n, sizeof *s->texts);
-    int rc = s->prompts && s->texts ? sample_rule_read(config->model, fs, &s->rule, err)
+    int rc = 0;
+    for (size_t i = 0; i < s->n && !rc; i++)
+        rc = check_keys(json_array_get(prompts, i), i + 1, err);
+    if (!rc)
+        rc = s->prompts && s->texts ? sample_rule_read(config->model, fs, &s->rule, err)
                                     : fsdpck_error_nomem(err, s->n * sizeof *s->prompts);
     s->rule.temperature = 0; /* greedy, so that steps can be compared */
     s->rule.max_new_tokens = MOST_NEW;
