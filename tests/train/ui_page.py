@@ -47,6 +47,7 @@ def fill_form(s, page):
     put(page, "key-data.seq_len", 32)
     put(page, "key-lora.r", 2)
     put(page, "key-train.max_steps", 1000000)
+    put(page, "key-data.eval", s.fixtures / "chat.jsonl")
     put(page, "key-sample.prompts", json.dumps([MARKUP]))
     put(page, "ranks", 2)
     page.wait("document.getElementById('verdict').textContent.includes('It fits')", "the planner agrees")
@@ -94,7 +95,8 @@ def trained(s, page, other, downloads):
             "devices": ["cpu:0"],
             "config": dict(config, train={
                 "max_steps": steps,
-                "lr_scheduler_type": "constant"
+                "lr_scheduler_type": "constant",
+                "eval_steps": 1
             })
         })
     page.run(f"location.hash = '#/edit/{number}', true")
@@ -113,6 +115,7 @@ def trained(s, page, other, downloads):
         "document.querySelector('svg.plot').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' })), true")
     told = text_of(page, "figure .readout")
     check(str(wanted[1]) in told and "at step 1" in told, "the first loss", told, wanted[1])
+    page.wait("/step [0-9]+, eval loss [0-9.]+, best:/.test(document.getElementById('files').textContent)", "the best")
     page.wait("document.querySelector('[data-file=\"adapter/adapter_model.safetensors\"]')", "the adapter's file")
     page.run("document.querySelector('[data-file=\"adapter/adapter_model.safetensors\"]').click(), true")
     whole = (s.tmp / "runs/first/adapter/adapter_model.safetensors").read_bytes()

@@ -114,6 +114,13 @@ const Job = (function () {
     log.textContent = (log.textContent + text).slice(-200000);
     if (atEnd) log.scrollTop = log.scrollHeight;
   }
+  /* "step 200: eval loss 1.5, best": of the checkpoints that are kept. */
+  function checkpointText(step, steps) {
+    const c = shown.curves.get("eval_loss"), at = (s) => c ? c.values[c.steps.indexOf(s)] : undefined;
+    const known = steps.map(at).filter((v) => typeof v === "number"), mine = at(step);
+    if (typeof mine !== "number") return "step " + step + ":";
+    return "step " + step + ", eval loss " + number(mine) + (mine === Math.min(...known) ? ", best" : "") + ":";
+  }
   async function drawFiles(job) {
     const found = await Server.get("/api/jobs/" + job.id + "/files").catch(() => null), box = shown && shown.files;
     if (!found || !box || shown.id !== job.id) return;
@@ -122,7 +129,7 @@ const Job = (function () {
     if (job.kind === "run" && steps.length && shown.lora) {
       steps.forEach((step) => {
         const line = make(box, "div", null, { class: "actions" });
-        make(line, "span", "step " + step + ":");
+        make(line, "span", checkpointText(step, steps));
         ["export-lora", "merge-lora"].forEach((verb) => Jobs.button(line, verb, verb, async () => {
           const made = await Jobs.ask(job, verb, { step: step });
           if (made) location.hash = "#/job/" + made.id;
@@ -237,8 +244,8 @@ const Job = (function () {
     if (!job || location.hash !== here) return;
     build(job);
     drawState(job, { devices: [], jobs: [job] });
-    drawFiles(job);
     const at = { job: id, metrics: job.kind === "run" ? await refreshRun(id).catch(() => 0) : 0, log: 0 };
+    drawFiles(job);
     const log = await Server.get("/api/jobs/" + id + "/log").catch(() => null);
     if (!shown || shown.id !== id) return;
     if (log) { addLog(log.text); at.log = log.next; }
