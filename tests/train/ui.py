@@ -495,6 +495,18 @@ def alone(s):
         check("serves this queue" in str(e), e)
 
 
+def stopped_while_it_talks(s):
+    """A chat that would go on for minutes does not hold the end of its server."""
+    number = s.add("talks", queue=False)
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    c.request("POST", f"/api/jobs/{number}/chat", json.dumps({"prompt": "hello", "max_new_tokens": 4096}),
+              {"Authorization": "Bearer " + TOKEN, "Content-Type": "application/json"})
+    check(c.getresponse().status == 200, "a chat")
+    s.end()
+    c.close()
+    s.start()
+
+
 def many(s):
     s.end()
     config = json.dumps(s.config("many"))
@@ -564,7 +576,7 @@ def main():
             test(s)
         for seed in range(1 if quick else 4):
             killed(s, 2 if quick else 5, seed)
-        for test in (many, newer, token_of_its_own):
+        for test in (stopped_while_it_talks, many, newer, token_of_its_own):
             test(s)
     for tool in guarded_tool:
         on_gpus(os.path.abspath(tool), fixtures)

@@ -81,12 +81,12 @@ int cmd_ui(const struct command *self, int argc, char **argv)
         .positionals = "",
         .groups = groups,
         .ngroups = 1,
-        .notes = "It prints the address of the page, with the token that lets a browser in. Whoever has the token can "
-                 "do what this "
-                 "user can do: a config names files to read and folders to write.\n"
-                 "Runs go on when the page or the server ends. The server finds them again.\n"
-                 "A run has devices for itself: GPUs by their numbers, or a slot of the processors. Others wait in the "
-                 "queue.",
+        .notes =
+            "It prints the address of the page, with the token that lets a browser in. The token gives all rights of "
+            "this user: a config names files to read and folders to write.\n"
+            "Runs go on when the page or the server ends. The server finds them again.\n"
+            "A run has devices for itself: GPUs by their numbers, or a slot of the processors. Others wait in the "
+            "queue.",
         .examples = "fsdptrain ui\n"
                     "fsdptrain ui --dir runs --port 9000\n"
                     "fsdptrain ui --socket ui.sock",

@@ -16,7 +16,14 @@
 #include "ui/jobs.h"
 
 /* PROMPT_NBYTES: less than a pipe holds. MOST_CHATS: limit, because each chat loads a model. */
-enum { PLAN_SECONDS = 60, PLAN_NBYTES = 4 << 20, PROMPT_NBYTES = 60000, MOST_CHATS = 2, MOST_TOKENS = 4096 };
+enum {
+    PLAN_SECONDS = 60,
+    PLAN_NBYTES = 4 << 20,
+    PROMPT_NBYTES = 60000,
+    MOST_CHATS = 2,
+    LOOK_MS = 500,
+    MOST_TOKENS = 4096
+};
 
 /* ---- keys */
 
@@ -165,13 +172,21 @@ static void keep_errors(struct chat *c)
     c->nsaid += (size_t)n;
 }
 
+static bool server_stops(struct ui *ui)
+{
+    pthread_mutex_lock(&ui->mutex);
+    const bool stops = ui->stops;
+    pthread_mutex_unlock(&ui->mutex);
+    return stops;
+}
+
 /* Sends the text as it grows. If the program generates nothing, sends its error instead. */
 static ssize_t read_chat(void *ctx, uint64_t at, char *buf, size_t most)
 {
     struct chat *c = ctx;
     while (!c->ended) {
         struct pollfd fds[] = { { c->child.out, POLLIN, 0 }, { c->child.errors, POLLIN, 0 } };
-        if (poll(fds, 2, -1) < 0)
+        if (poll(fds, 2, LOOK_MS) < 0 || server_stops(c->ui))
             return MHD_CONTENT_READER_END_WITH_ERROR;
         if (fds[1].revents)
             keep_errors(c);
