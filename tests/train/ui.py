@@ -331,6 +331,17 @@ def edited(s):
     s.get(f"/api/jobs/{clones[0]['id']}", code=404)
 
 
+def stopped_at_once(s):
+    """A stop that comes before the program can handle signals is not lost."""
+    number = s.add("at-once", steps=1000000, queue=False)
+    for _ in range(12):
+        s.post(f"/api/jobs/{number}/queue")
+        s.wait(number, ("running", ))
+        s.post(f"/api/jobs/{number}/stop")
+        job = s.wait(number, seconds=60)
+        check(job["state"] == "stopped", job)
+
+
 def found(s):
     """Runs that a terminal started are listed, and become jobs."""
     (s.tmp / "by-hand.json").write_text(json.dumps(s.config("by-hand")))
@@ -570,8 +581,9 @@ def main():
         number = runs(s)
         for test in (links, asked):
             test(s, number)
-        tests = [data, ordered, edited, found, alone
-                 ] if quick else [data, ordered, edited, found, resumed, told_now, failed, streamed, alone, outlived]
+        tests = [data, ordered, edited, stopped_at_once, found, alone]
+        if not quick:
+            tests += [resumed, told_now, failed, streamed, outlived]
         for test in tests:
             test(s)
         for seed in range(1 if quick else 4):

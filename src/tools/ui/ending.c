@@ -2,6 +2,7 @@
 #include "ui/ending.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -87,6 +88,8 @@ void ending_find(const struct ui *ui, const json_t *job, const int *status, stru
     const bool began = access(ui_job_file(ui, job_int(job, "id"), ".began", path), F_OK) == 0;
     if (!began && !status) {
         out->state = "queued"; /* the server was killed before it let the process begin */
+    } else if (status && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGTERM && job_is(job, "stopping")) {
+        out->state = "stopped"; /* before the program could handle the signal: it had done nothing */
     } else if (!began) {
         snprintf(out->reason, sizeof out->reason, "its log or its folder cannot be used: %.300s, %.300s",
                  ui_job_file(ui, job_int(job, "id"), ".log", path), job_text(job, "cwd"));

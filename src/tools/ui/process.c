@@ -64,20 +64,32 @@ bool process_signal(const struct process *p, int signal, bool group)
 
 /* ---- starting */
 
+/* The handlers of the server would take a signal that is meant for the program, and it would be lost. What was ignored
+ * stays ignored. */
+static void reset_signals(void)
+{
+    static const int handled[] = { SIGTERM, SIGINT, SIGHUP };
+    struct sigaction now;
+    for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++)
+        if (sigaction(handled[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            signal(handled[i], SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+}
+
 /* Runs in the child of a process with threads, so it may only make system calls. */
 static void begin(const struct process_start *start, int go)
 {
     sigset_t none;
     char word = 0;
     setsid();
+    reset_signals();
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     while (read(go, &word, 1) < 0 && errno == EINTR)
         ;
     if (word != 'g')
         _exit(0);
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     const int log = open(start->log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
     const int null = open("/dev/null", O_RDONLY);
     const int began = open(start->began, O_WRONLY | O_CREAT | O_NOFOLLOW, 0600);
@@ -95,12 +107,17 @@ int process_start(const struct process_start *start, struct process *out, int *g
     char state;
     if (pipe2(ends, O_CLOEXEC))
         return fsdpck_error_sys(err, errno, start->argv[0], "pipe");
+    /* Signals wait until the child has reset the handlers: it may be known before it has run. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     const pid_t pid = fork();
     if (pid == 0) {
         close(ends[1]); /* so that it reads EOF if this process ends */
         begin(start, ends[0]);
     }
     const int why = errno;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     close(ends[0]);
     *go = ends[1];
     if (pid > 0 && read_start(pid, &out->ticks, &state)) {
