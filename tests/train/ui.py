@@ -70,7 +70,7 @@ def answered(s):
 
 
 def refused(s):
-    """A job that could not run is no job."""
+    """Jobs that could not run are refused."""
     good = {"name": "x", "ranks": 1, "devices": ["cpu:0"], "config": s.config("refused")}
     for change in ({
             "name": ""
@@ -304,6 +304,13 @@ def on_gpus(tool, fixtures):
         check(s.wait(behind)["state"] == "finished", s.job(behind))
         lost = s.wait(s.post(f"/api/jobs/{one}/export-lora", {"step": max(losses(s.tmp / "runs/one"))}, code=201)["id"])
         check(lost["state"] == "failed" and "beside" in lost["reason"], "without fsdpck", lost)
+        away = s.add("away", devices=["cuda:1"], queue=False)
+        s.end()
+        s.more = ("--gpus", "0")
+        s.start()
+        s.post(f"/api/jobs/{away}/queue")
+        check(s.wait(s.add("here", devices=["cuda:0"]))["state"] == "finished", "a GPU that it has")
+        check(s.job(away)["state"] == "queued", "a GPU that it may not use")
     for word in ("x", "0,0", "-1", "00", "1.5"):
         done = subprocess.run([tool, "ui", "--gpus", word], capture_output=True, text=True)
         check(done.returncode == 2 and "--gpus" in done.stderr, word, done)

@@ -16,6 +16,8 @@ const Jobs = (function () {
 
   /* Why a job waits: devices in use, or earlier jobs that wait for them. */
   function waitsFor(job, all) {
+    const lacks = job.devices.filter((name) => all.devices.length && !all.devices.some((d) => d.name === name));
+    if (lacks.length) return "this server has no " + lacks.join(", ");
     const held = all.devices.filter((d) => d.job && job.devices.includes(d.name)).map((d) => d.name + ": job " + d.job + " has it");
     if (held.length) return held.join("; ");
     const before = all.jobs.filter((j) => j.state === "queued" && j.position < job.position && j.devices.some((d) => job.devices.includes(d)));

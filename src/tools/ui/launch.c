@@ -85,9 +85,9 @@ static const char **environment(struct words *w, const json_t *job)
 static int write_config(const char *path, const char *text, struct fsdpck_error *err)
 {
     FILE *f = fopen(path, "we");
-    if (!f || fputs(text, f) == EOF || fclose(f))
-        return fsdpck_error_sys(err, errno, path, "write");
-    return 0;
+    const bool written = f && fputs(text, f) != EOF;
+    const bool closed = f && fclose(f) == 0;
+    return written && closed ? 0 : fsdpck_error_sys(err, errno, path, "write");
 }
 
 static int start(struct ui *ui, const json_t *job, struct words *w, struct fsdpck_error *err)

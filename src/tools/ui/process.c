@@ -64,8 +64,8 @@ bool process_signal(const struct process *p, int signal, bool group)
 
 /* ---- starting */
 
-/* The handlers of the server would take a signal that is meant for the program, and it would be lost. What was ignored
- * stays ignored. */
+/* The handlers of the server would take a signal that is meant for the program, and it would be lost. Ignored signals
+ * stay ignored. */
 static void reset_signals(void)
 {
     static const int handled[] = { SIGTERM, SIGINT, SIGHUP };

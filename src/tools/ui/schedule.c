@@ -47,15 +47,26 @@ static void look_at(struct ui *ui, const json_t *job)
 
 /* ---- jobs that wait */
 
+/* A server that was started with other devices (--gpus) leaves the jobs of those that it lacks waiting. */
+static bool has_device(const struct ui *ui, const char *name)
+{
+    size_t i;
+    const json_t *device;
+    json_array_foreach (ui->devices, i, device)
+        if (strcmp(json_string_value(device), name) == 0)
+            return true;
+    return false;
+}
+
 /* A job may not overtake an earlier one that waits for the same device: a job with many devices could wait forever. */
-static bool may_start(const json_t *job, const json_t *held, json_t *wanted)
+static bool may_start(const struct ui *ui, const json_t *job, const json_t *held, json_t *wanted)
 {
     size_t i;
     const json_t *device;
     bool free = true;
     json_array_foreach (json_object_get(job, "devices"), i, device) {
         const char *name = json_string_value(device);
-        free &= !json_object_get(held, name) && !json_object_get(wanted, name);
+        free &= has_device(ui, name) && !json_object_get(held, name) && !json_object_get(wanted, name);
         json_out_put(wanted, name, json_true());
     }
     return free;
@@ -68,7 +79,7 @@ static void start_waiting(struct ui *ui)
     json_t *job, *wanted = json_object();
     json_t *waiting = jobs_waiting(ui->sql, &err), *held = jobs_held(ui->sql, &err);
     json_array_foreach (waiting, i, job) {
-        if (!wanted || !held || !may_start(job, held, wanted) || jobs_take(ui->sql, job, &err))
+        if (!wanted || !held || !may_start(ui, job, held, wanted) || jobs_take(ui->sql, job, &err))
             continue;
         launch_job(ui, job);
         note_change(ui);
