@@ -339,11 +339,12 @@ def edited(s):
 
 
 def stopped_at_once(s):
-    """A stop that comes before the program can handle signals is not lost."""
+    """A stop is not lost, and no failure, before the program can handle signals, while it loads and as it trains."""
     number = s.add("at-once", steps=1000000, queue=False)
-    for _ in range(12):
+    for turn in range(24):
         s.post(f"/api/jobs/{number}/queue")
         s.wait(number, ("running", ))
+        time.sleep(turn // 2 * 0.03)
         s.post(f"/api/jobs/{number}/stop")
         job = s.wait(number, seconds=60)
         check(job["state"] == "stopped", job)

@@ -51,6 +51,15 @@ static bool is_run(const json_t *job)
     return strcmp(job_text(job, "kind"), "run") == 0;
 }
 
+/* Returns true if a stop that was asked for ended it before there was anything to save: the program did not handle the
+ * signal yet, or was loading and said so with the shell's code. */
+static bool is_stopped_early(const json_t *job, const int *status)
+{
+    if (!status || !job_is(job, "stopping"))
+        return false;
+    return WIFSIGNALED(*status) ? WTERMSIG(*status) == SIGTERM : WEXITSTATUS(*status) == 128 + SIGTERM;
+}
+
 /* The end event of this start, borrowed from f; NULL if the run recorded none. */
 static const json_t *recorded_end(const struct train_folder *f, const json_t *job)
 {
@@ -88,8 +97,8 @@ void ending_find(const struct ui *ui, const json_t *job, const int *status, stru
     const bool began = access(ui_job_file(ui, job_int(job, "id"), ".began", path), F_OK) == 0;
     if (!began && !status) {
         out->state = "queued"; /* the server was killed before it let the process begin */
-    } else if (status && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGTERM && job_is(job, "stopping")) {
-        out->state = "stopped"; /* before the program could handle the signal: it had done nothing */
+    } else if (is_stopped_early(job, status)) {
+        out->state = "stopped";
     } else if (!began) {
         snprintf(out->reason, sizeof out->reason, "its log or its folder cannot be used: %.300s, %.300s",
                  ui_job_file(ui, job_int(job, "id"), ".log", path), job_text(job, "cwd"));
