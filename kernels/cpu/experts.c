@@ -7,56 +7,109 @@
 #include <math.h>
 #include <string.h>
 
-/* True if expert e comes before f. NaN comes first, so that it is not lost. */
-static bool is_better(const float *logits, int64_t e, int64_t f)
+/* True if e comes before f. NaN comes first, so that it is not lost. */
+static bool is_better(const float *scores, int64_t e, int64_t f)
 {
-    return logits[e] > logits[f] || (isnan(logits[e]) && !isnan(logits[f]));
+    return scores[e] > scores[f] || (isnan(scores[e]) && !isnan(scores[f]));
 }
 
-/* The best expert that is not among the n chosen ones. */
-static int32_t next_best(const float *logits, int64_t nexperts, const int32_t *chosen, int64_t n)
+/* The best of nscores that is not among the n chosen ones. */
+static int32_t next_best(const float *scores, int64_t nscores, const int32_t *chosen, int64_t n)
 {
     int64_t best = -1;
-    for (int64_t e = 0; e < nexperts; e++) {
+    for (int64_t e = 0; e < nscores; e++) {
         bool taken = false;
         for (int64_t i = 0; i < n; i++)
             taken = taken || chosen[i] == e;
-        if (!taken && (best < 0 || is_better(logits, e, best)))
+        if (!taken && (best < 0 || is_better(scores, e, best)))
             best = e;
     }
     return (int32_t)best;
 }
 
+static void choose(const float *scores, int64_t nscores, int32_t *chosen, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        chosen[k] = next_best(scores, nscores, chosen, k);
+}
+
 /* exp of the logits less their maximum, over `sum` of it: over all experts, or over the chosen ones. */
+static void choose_softmax(const struct cpu_simd *simd, const struct kern_router *r, const float *logits,
+                           int32_t *experts, float *weights)
+{
+    float chosen = 0;
+    choose(logits, r->nexperts, experts, r->top_k);
+    for (int64_t k = 0; k < r->top_k; k++) {
+        weights[k] = expf(logits[experts[k]] - logits[experts[0]]);
+        chosen += weights[k];
+    }
+    const float sum = r->normalised ? chosen : simd->sum_exp(logits, 1, logits[experts[0]], r->nexperts);
+    for (int64_t k = 0; k < r->top_k; k++)
+        weights[k] = weights[k] / sum * r->scale;
+}
+
+static float sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
+/* Makes the experts of all but the best groups worse than any other. */
+static void leave_groups(const struct kern_router *r, float *scores)
+{
+    const int64_t n = r->nexperts / r->ngroup;
+    float sums[KERN_MOST_EXPERTS / 2];
+    int32_t best[2], groups[KERN_MOST_EXPERTS / 2];
+    bool stays[KERN_MOST_EXPERTS / 2] = { false };
+    for (int64_t g = 0; g < r->ngroup; g++) {
+        choose(scores + g * n, n, best, 2);
+        sums[g] = scores[g * n + best[0]] + scores[g * n + best[1]];
+    }
+    choose(sums, r->ngroup, groups, r->top_groups);
+    for (int64_t g = 0; g < r->top_groups; g++)
+        stays[groups[g]] = true;
+    for (int64_t e = 0; e < r->nexperts; e++)
+        scores[e] = stays[e / n] ? scores[e] : -INFINITY;
+}
+
+/* transformers adds 1e-20 to the sum of the weights, too. */
+static void choose_sigmoid(const struct kern_router *r, const float *logits, int32_t *experts, float *weights)
+{
+    float scores[KERN_MOST_EXPERTS], sum = 1e-20f;
+    for (int64_t e = 0; e < r->nexperts; e++)
+        scores[e] = sigmoid(logits[e]) + (r->bias ? r->bias[e] : 0);
+    if (r->ngroup > 1)
+        leave_groups(r, scores);
+    choose(scores, r->nexperts, experts, r->top_k);
+    for (int64_t k = 0; k < r->top_k; k++)
+        sum += weights[k] = sigmoid(logits[experts[k]]);
+    for (int64_t k = 0; k < r->top_k; k++)
+        weights[k] = (r->normalised ? weights[k] / sum : weights[k]) * r->scale;
+}
+
 static void choose_block(const struct cpu_simd *simd, void *ctx, int64_t block, int64_t row0, int64_t row1)
 {
     const struct kern_route *r = ctx;
+    const int64_t top_k = r->router.top_k;
     (void)block;
     for (int64_t t = row0; t < row1; t++) {
-        const float *logits = r->logits + t * r->nexperts;
-        float *weights = r->weights + t * r->top_k, chosen = 0;
-        int32_t *experts = r->experts + t * r->top_k;
-        for (int64_t k = 0; k < r->top_k; k++) {
-            experts[k] = next_best(logits, r->nexperts, experts, k);
-            weights[k] = expf(logits[experts[k]] - logits[experts[0]]);
-            chosen += weights[k];
-        }
-        const float sum = r->normalised ? chosen : simd->sum_exp(logits, 1, logits[experts[0]], r->nexperts);
-        for (int64_t k = 0; k < r->top_k; k++)
-            weights[k] /= sum;
+        const float *logits = r->logits + t * r->router.nexperts;
+        if (r->router.sigmoid)
+            choose_sigmoid(&r->router, logits, r->experts + t * top_k, r->weights + t * top_k);
+        else
+            choose_softmax(simd, &r->router, logits, r->experts + t * top_k, r->weights + t * top_k);
     }
 }
 
 /* A counting sort, which keeps the order of tokens. */
 static void order(const struct kern_route *r)
 {
-    const int64_t nchoices = r->ntok * r->top_k;
+    const int64_t nexperts = r->router.nexperts, nchoices = r->ntok * r->router.top_k;
     int64_t *next = r->starts; /* the next free row of each expert, shifted by one */
-    memset(r->starts, 0, (size_t)(r->nexperts + 1) * sizeof *r->starts);
+    memset(r->starts, 0, (size_t)(nexperts + 1) * sizeof *r->starts);
     for (int64_t i = 0; i < nchoices; i++)
         next[r->experts[i]]++;
     int64_t at = 0;
-    for (int64_t e = 0; e < r->nexperts; e++) {
+    for (int64_t e = 0; e < nexperts; e++) {
         const int64_t n = next[e], padded = (n + r->unit - 1) / r->unit * r->unit;
         for (int64_t i = at + n; i < at + padded; i++)
             r->choices[i] = -1;
@@ -68,42 +121,53 @@ static void order(const struct kern_route *r)
         r->rows[i] = (int32_t)row;
         r->choices[row] = (int32_t)i;
     }
-    for (int64_t e = r->nexperts; e > 0; e--) /* now each is the end of its expert's choices */
+    for (int64_t e = nexperts; e > 0; e--) /* now each is the end of its expert's choices */
         r->starts[e] = (next[e - 1] + r->unit - 1) / r->unit * r->unit;
     r->starts[0] = 0;
+}
+
+static bool is_possible(const struct kern_router *r)
+{
+    const int64_t n = r->ngroup > 1 ? r->nexperts / r->ngroup : r->nexperts;
+    return r->top_k > 0 && r->top_k <= r->nexperts && r->nexperts <= KERN_MOST_EXPERTS &&
+           (r->ngroup <= 1 || (r->sigmoid && n > 1 && r->nexperts % r->ngroup == 0 && r->top_groups <= r->ngroup &&
+                               r->top_k <= r->top_groups * n));
 }
 
 static void expert_route(struct kern_stream *stream, const struct kern_route *r)
 {
     struct kern_route copy = *r;
-    if (!cpu_check(stream, r->top_k > 0 && r->top_k <= r->nexperts && r->unit > 0,
-                   "route: top_k is not one of 1 … nexperts"))
+    if (!cpu_check(stream, is_possible(&r->router) && r->unit > 0,
+                   "route: top_k is not one of 1 … nexperts, or the groups do not hold as many experts"))
         return;
     cpu_for_blocks(stream, r->ntok, choose_block, &copy);
     order(r);
 }
 
-/* With p the softmax over all experts and d = Σ dweight·∂weight/∂p, ∂p_i/∂logit_j = p_i·([i = j] - p_j). Normalised
- * weights are the softmax over the chosen experts alone. */
+/* Scores p, weights w = scale·p, or normalised scale·p/Σ p over the chosen experts; mean = Σ w·dw. For the softmax,
+ * ∂p_i/∂logit_j = p_i·([i = j] - p_j), and normalised weights are that of the chosen experts alone; for sigmoids,
+ * ∂p_i/∂logit_i = p_i·(1 - p_i). */
 static void route_grad_block(const struct cpu_simd *simd, void *ctx, int64_t block, int64_t row0, int64_t row1)
 {
     const struct kern_route_grad *g = ctx;
+    const struct kern_router *r = &g->router;
     (void)block;
     for (int64_t t = row0; t < row1; t++) {
-        const float *logits = g->logits + t * g->nexperts, *weights = g->weights + t * g->top_k,
-                    *dweights = g->dweights + t * g->top_k;
-        const int32_t *experts = g->experts + t * g->top_k;
-        float *dlogits = g->dlogits + t * g->nexperts, mean = 0;
-        for (int64_t k = 0; k < g->top_k; k++)
+        const float *logits = g->logits + t * r->nexperts, *weights = g->weights + t * r->top_k,
+                    *dweights = g->dweights + t * r->top_k;
+        const int32_t *experts = g->experts + t * r->top_k;
+        float *dlogits = g->dlogits + t * r->nexperts, mean = 0;
+        for (int64_t k = 0; k < r->top_k; k++)
             mean += weights[k] * dweights[k];
-        if (g->normalised) {
-            memset(dlogits, 0, (size_t)g->nexperts * sizeof *dlogits);
+        if (r->normalised || r->sigmoid) {
+            memset(dlogits, 0, (size_t)r->nexperts * sizeof *dlogits);
         } else {
-            const float sum = simd->exp(dlogits, logits, 1, logits[experts[0]], g->nexperts);
-            simd->scale(dlogits, dlogits, -mean / sum, g->nexperts);
+            const float sum = simd->exp(dlogits, logits, 1, logits[experts[0]], r->nexperts);
+            simd->scale(dlogits, dlogits, -mean / sum, r->nexperts);
         }
-        for (int64_t k = 0; k < g->top_k; k++)
-            dlogits[experts[k]] += weights[k] * (dweights[k] - (g->normalised ? mean : 0));
+        for (int64_t k = 0; k < r->top_k; k++)
+            dlogits[experts[k]] += weights[k] * (dweights[k] - (r->normalised ? mean / r->scale : 0)) *
+                                   (r->sigmoid ? 1 - sigmoid(logits[experts[k]]) : 1);
     }
 }
 
@@ -164,7 +228,8 @@ static void act_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64
     float gate[CPU_STRIP], up[CPU_STRIP], y[CPU_STRIP] = { 0 };
     if (choice >= 0) {
         simd->swiglu(y, cpu_load(simd, a->gate, row, col, n, gate), cpu_load(simd, a->up, row, col, n, up), n);
-        simd->scale(y, y, a->weights[choice], n);
+        if (a->weights)
+            simd->scale(y, y, a->weights[choice], n);
     }
     cpu_store(simd, a->y, row, col, n, y);
 }
@@ -180,7 +245,7 @@ static void expert_act(struct kern_stream *stream, const struct kern_expert_act 
 static float act_grad_strip(const struct cpu_simd *simd, const struct kern_expert_act_grad *g, int64_t row, int64_t col,
                             int64_t n)
 {
-    const float weight = g->weights[choice_of(g->choices, row)];
+    const float weight = g->weights ? g->weights[choice_of(g->choices, row)] : 1;
     float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], y[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP];
     const float *a = cpu_load(simd, g->gate, row, col, n, gate), *b = cpu_load(simd, g->up, row, col, n, up);
     cpu_load_copy(simd, dy, g->dy, row, col, n);
@@ -221,7 +286,7 @@ static void act_grad_block(const struct cpu_simd *simd, void *ctx, int64_t block
             else
                 sum += act_grad_strip(simd, g, row, col, n);
         }
-        if (choice >= 0)
+        if (choice >= 0 && g->weights)
             g->dweights[choice] = sum;
     }
 }
@@ -235,7 +300,7 @@ static void expert_act_grad(struct kern_stream *stream, const struct kern_expert
 static void expert_gate(struct kern_stream *stream, const struct kern_expert_gate *g)
 {
     for (int64_t t = 0; t < g->ntok && !stream->status; t++)
-        g->weights[t] = 1 / (1 + expf(-g->logits[t]));
+        g->weights[t] = sigmoid(g->logits[t]);
 }
 
 static void expert_gate_grad(struct kern_stream *stream, const struct kern_expert_gate_grad *g)

@@ -14,7 +14,7 @@ struct rope_work {
 static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
 {
     float low[CPU_STRIP], high[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
-    const int64_t half = r->dim / 2, at = r->positions[row] * half;
+    const int64_t half = r->rotary / 2, at = r->positions[row] * half;
     for (int64_t i = 0; i < half; i += CPU_STRIP) {
         int64_t n = half - i < CPU_STRIP ? half - i : CPU_STRIP;
         cpu_load_copy(simd, low, kern_const(r->x), row, col + i, n);
@@ -30,7 +30,7 @@ static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_app
                          int64_t n)
 {
     float strip[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
-    const int64_t half = r->dim / 2, at = r->positions[row] * half;
+    const int64_t half = r->rotary / 2, at = r->positions[row] * half;
     cpu_load_copy(simd, strip, kern_const(r->x), row, head * r->dim, n * r->dim);
     for (int64_t i = 0; i < n; i++)
         simd->rotate(strip + i * r->dim, strip + i * r->dim + half, r->cosines + at, r->sines + at, sign, half);
@@ -57,6 +57,7 @@ static void rotate_rows(void *ctx, int64_t piece, unsigned worker)
 void cpu_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
 {
     struct rope_work w = { stream->simd, r };
-    if (cpu_check(stream, r->dim > 0 && r->dim % 2 == 0, "rope: the head's dimension must be even"))
+    if (cpu_check(stream, r->rotary > 0 && r->rotary % 2 == 0 && r->rotary <= r->dim,
+                  "rope: an even number of a head's features is wanted"))
         kern_pool_run(stream->pool, (r->nrow + ROWS - 1) / ROWS, rotate_rows, &w);
 }

@@ -14,7 +14,7 @@ struct rope_op {
     template <types K> __device__ void at(int64_t row, int64_t col, int, bool) const
     {
         const uint32_t eight = (uint32_t)(col / WIDTH);
-        const int64_t half = r.dim / 2, head = eight / per_head, j = (int64_t)(eight % per_head) * WIDTH;
+        const int64_t half = r.rotary / 2, head = eight / per_head, j = (int64_t)(eight % per_head) * WIDTH;
         const int n = half - j < WIDTH ? (int)(half - j) : WIDTH;
         const bool whole = vectors && n == WIDTH;
         const int64_t low_at = head * r.dim + j, position = r.positions[row];
@@ -37,7 +37,7 @@ struct rope_op {
 
 void cuda_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
 {
-    const int64_t half = r->dim / 2, per_head = (half + WIDTH - 1) / WIDTH;
+    const int64_t half = r->rotary / 2, per_head = (half + WIDTH - 1) / WIDTH;
     const bool vectors = aligned({ r->x, r->cosines, r->sines }) && half % WIDTH == 0;
     for_eights(stream, { r->x }, r->nrow, r->nhead * per_head * WIDTH, rope_op{ *r, (uint32_t)per_head, vectors });
 }

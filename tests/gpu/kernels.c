@@ -255,6 +255,7 @@ static void measure_rope(void)
     struct kern_rope_apply r = { .nrow = bench.nrow,
                                  .nhead = NHEAD,
                                  .dim = HEAD,
+                                 .rotary = HEAD,
                                  .x = x,
                                  .cosines = cosines.data,
                                  .sines = sines.data,

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.optimization import get_scheduler
 
-FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe", "qwen2_moe")
-DENSE_SEEDS, SEEDS = 36, 48  # of every SEEDS seeds the first are dense models, the others mixtures of experts
+FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "dots1")
+DENSE_SEEDS, SEEDS = 36, 51  # of every SEEDS seeds the first are dense models, the others mixtures of experts
 STEPS = 4
 
 
@@ -58,6 +58,8 @@ def windows(rng, family, nlayer):
                 {"sliding_window": rng.randint(2, 6)},
             )
         )
+    if family == "dots1":
+        return {"sliding_window": rng.choice((None, rng.randint(2, 12))), "max_window_layers": rng.randint(0, nlayer)}
     if not family.startswith("qwen"):
         return {}
     # 1: attention has no gradient
@@ -72,7 +74,9 @@ def windows(rng, family, nlayer):
 
 
 def experts(rng, family, nlayer):
-    """Keys of a mixture of experts; some layers of Qwen's are dense."""
+    """Keys of a mixture of experts; some layers of Qwen's are dense, and the first ones of GLM's and dots'."""
+    if family in ("glm4_moe", "dots1"):
+        return deepseek(rng, family, nlayer)
     nexperts = rng.randint(2, 9)
     keys = {"mixtral": ("num_local_experts",), "qwen2_moe": ("num_experts",)}
     out = {rng.choice(keys.get(family, ("num_experts", "num_local_experts"))): nexperts,
@@ -85,12 +89,31 @@ def experts(rng, family, nlayer):
     return out
 
 
+def deepseek(rng, family, nlayer):
+    ngroup = rng.randint(1, 3)
+    chosen = rng.randint(1, ngroup)
+    each = rng.randint(2, 4)
+    out = {"n_routed_experts": ngroup * each, "num_experts_per_tok": rng.randint(1, min(4, chosen * each)),
+           "n_group": ngroup, "topk_group": chosen, "n_shared_experts": rng.randint(1, 2),
+           "moe_intermediate_size": rng.randint(5, 40), "first_k_dense_replace": rng.randint(0, 1),
+           "routed_scaling_factor": rng.choice((1.0, 2.5))}
+    if out["num_experts_per_tok"] > 1 and rng.random() < 0.7:  # normalised, one expert has a constant weight
+        out["norm_topk_prob"] = rng.random() < 0.6
+    elif out["num_experts_per_tok"] == 1:
+        out["norm_topk_prob"] = False
+    if family == "glm4_moe" and rng.random() < 0.7:
+        out["use_qk_norm"] = rng.random() < 0.6
+    return out
+
+
 def class_name(family):
-    return {"qwen3_moe": "Qwen3Moe", "qwen2_moe": "Qwen2Moe"}.get(family, family.capitalize()) + "ForCausalLM"
+    names = {"qwen3_moe": "Qwen3Moe", "qwen2_moe": "Qwen2Moe", "glm4_moe": "Glm4Moe"}
+    return names.get(family, family.capitalize()) + "ForCausalLM"
 
 
 def model_config(rng, family):
     nkv, half, nlayer = rng.randint(1, 3), rng.randint(1, 8), rng.randint(1, 3)
+    half *= 2 if family == "glm4_moe" else 1  # half of the features are rotated
     nhead = nkv * rng.randint(1, 3)
     hidden = (
         nhead * 2 * half
@@ -119,7 +142,7 @@ def model_config(rng, family):
                         ("hidden_act", ("silu", )), ("attention_dropout", (0.0, )), ("use_cache", (True, ))):
         if rng.random() < 0.7:
             out[key] = rng.choice(values)
-    if family in ("llama", "qwen3", "qwen3_moe") and rng.random() < 0.5:
+    if family in ("llama", "qwen3", "qwen3_moe", "glm4_moe", "dots1") and rng.random() < 0.5:
         out["attention_bias"] = rng.random() < 0.7
     if family == "llama" and rng.random() < 0.5:
         out["mlp_bias"] = rng.random() < 0.7
@@ -288,11 +311,18 @@ def settings(rng):
 
 def draw_weights(model, seed):
     g = torch.Generator().manual_seed(seed)
+    for _, bias in router_biases(model):
+        bias.copy_(torch.randn(bias.shape, generator=g) * 0.3)
     for name, p in model.named_parameters():
         spread = 0.35 if "embed" in name else 1 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
         p.data = torch.randn(p.shape, generator=g) * spread + (
             1.0 if "norm" in name and name.endswith("weight") else 0.0
         )
+
+
+def router_biases(model):
+    """Buffers, which are in the files and have no gradient."""
+    return [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
 
 
 def published(config, tensors):
@@ -318,7 +348,7 @@ def write_model(folder, config, seed):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").float()
     draw_weights(model, seed)
     save_file(
-        published(config, {n: p.data for n, p in model.named_parameters()}),
+        published(config, {n: p.data for n, p in [*model.named_parameters(), *router_biases(model)]}),
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
@@ -418,7 +448,8 @@ def truth(model, steps, docs, train):
                              {"min_lr": floor * train["learning_rate"]} if floor else None)
     def state():
         named = (
-            get_peft_model_state_dict(model, save_embedding_layers=False) if hasattr(model, "peft_config") else params
+            get_peft_model_state_dict(model, save_embedding_layers=False)
+            if hasattr(model, "peft_config") else {**params, **dict(router_biases(model))}
         )
         return published(model.config.to_dict(), {n: p.detach().clone().double() for n, p in named.items()})
     numbers, start = [], state()
@@ -511,7 +542,9 @@ def adapter_in_peft(tool, folder, config, docs, rng):
     names = load_file(folder / "model/model.safetensors").keys()
     targets = ["w1", "w3", "w2"] if any("sparse" in name for name in names) else ["gate_proj", "up_proj", "down_proj"]
     chosen = rng.choice(("all-linear", targets, [*targets, "q_proj", "gate"]))
-    if any(".mlp.gate_proj." in name or ".shared_expert." in name for name in names):
+    if any(".shared_experts." in name for name in names):
+        chosen = r".*\.(experts\.(\d+\.)?(gate|up|down)_proj|gate|q_proj)"  # PEFT asks for experts.gate_proj
+    elif any(".mlp.gate_proj." in name or ".shared_expert." in name for name in names):
         chosen = ["q_proj", "v_proj"]
     lora = {"r": rng.randint(1, 4), "lora_alpha": 8, "target_modules": chosen}
     config = {**config, "lora": lora, "dtype": {"param": "fp32"},
@@ -546,7 +579,7 @@ def one(tool, folder, seed):
     """Lines of what differs, and what the case was."""
     rng = random.Random(seed)
     sparse = seed % SEEDS >= DENSE_SEEDS
-    family, is_lora = SPARSE[seed % 3] if sparse else FAMILIES[seed % 4], rng.random() < 0.65
+    family, is_lora = SPARSE[seed % 5] if sparse else FAMILIES[seed % 4], rng.random() < 0.65
     config = model_config(rng, family)
     docs = documents(rng, config["vocab_size"])
     steps, train = plan(rng, docs), settings(rng)

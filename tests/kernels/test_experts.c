@@ -9,15 +9,22 @@
 
 struct shape {
     int64_t ntok, nexperts, top_k, unit, ncol;
-    bool normalised;
+    bool normalised, sigmoid, biased;
+    double scale;
+    int64_t ngroup, top_groups;
 };
 
 static const struct shape shapes[] = {
-    { 1, 1, 1, 1, 1, true },      { 1, 4, 2, 8, 5, false },      { 300, 8, 2, 8, 33, true },
-    { 257, 16, 4, 1, 70, false }, { 40, 128, 8, 8, 1100, true }, { 3, 6, 6, 8, 2100, false },
+    { 1, 1, 1, 1, 1, true, false, false, 1, 0, 0 },       { 1, 4, 2, 8, 5, false, false, false, 1, 1, 1 },
+    { 300, 8, 2, 8, 33, true, false, false, 1, 0, 0 },    { 257, 16, 4, 1, 70, false, false, false, 2.5, 0, 0 },
+    { 40, 128, 8, 8, 1100, true, false, false, 3, 0, 0 }, { 3, 6, 6, 8, 2100, false, false, false, 1, 0, 0 },
+    { 1, 2, 1, 1, 3, true, true, false, 1, 1, 1 },        { 211, 16, 4, 8, 40, true, true, true, 2.5, 4, 2 },
+    { 60, 128, 8, 8, 20, false, true, true, 1, 8, 4 },    { 50, 9, 3, 8, 7, false, true, false, 0.5, 3, 1 },
+    { 77, 12, 12, 1, 5, true, true, true, 1, 6, 6 },
 };
 
 struct routing {
+    float *bias; /* (nexperts) or NULL */
     float *logits, *weights, *dweights;
     int32_t *experts, *rows, *choices;
     int64_t *starts, nrow;
@@ -33,10 +40,23 @@ static void fill(struct rig *rig, const struct shape *s, float *logits)
     }
 }
 
+static struct kern_router router(const struct shape *s, const struct routing *r)
+{
+    return (struct kern_router){ .nexperts = s->nexperts,
+                                 .top_k = s->top_k,
+                                 .sigmoid = s->sigmoid,
+                                 .normalised = s->normalised,
+                                 .scale = (float)s->scale,
+                                 .bias = r->bias,
+                                 .ngroup = s->ngroup,
+                                 .top_groups = s->top_groups };
+}
+
 static struct routing route(struct rig *rig, const struct shape *s)
 {
     const int64_t nchoices = s->ntok * s->top_k, most = kern_route_rows(s->ntok, s->nexperts, s->top_k, s->unit);
-    struct routing r = { .logits = float_zeros(s->ntok * s->nexperts),
+    struct routing r = { .bias = s->biased ? float_zeros(s->nexperts) : NULL,
+                         .logits = float_zeros(s->ntok * s->nexperts),
                          .weights = float_zeros(nchoices),
                          .dweights = float_zeros(nchoices),
                          .experts = must_alloc((size_t)nchoices * sizeof(int32_t)),
@@ -44,11 +64,11 @@ static struct routing route(struct rig *rig, const struct shape *s)
                          .choices = must_alloc((size_t)most * sizeof(int32_t)),
                          .starts = must_alloc((size_t)(s->nexperts + 1) * sizeof(int64_t)) };
     fill(rig, s, r.logits);
-    const struct kern_route k = { .ntok = s->ntok,
-                                  .nexperts = s->nexperts,
-                                  .top_k = s->top_k,
+    for (int64_t e = 0; e < s->nexperts && r.bias; e++)
+        r.bias[e] = (float)rig_uniform(rig);
+    const struct kern_route k = { .router = router(s, &r),
+                                  .ntok = s->ntok,
                                   .unit = s->unit,
-                                  .normalised = s->normalised,
                                   .logits = r.logits,
                                   .weights = r.weights,
                                   .experts = r.experts,
@@ -64,29 +84,64 @@ static struct routing route(struct rig *rig, const struct shape *s)
 
 static void routing_free(struct routing *r)
 {
+    if (r->bias)
+        must_free(r->bias);
     must_free(r->logits), must_free(r->weights), must_free(r->dweights), must_free(r->experts);
     must_free(r->rows), must_free(r->choices), must_free(r->starts);
 }
 
-/* Weights of one token: experts sorted by logit, then by number. */
-static void token_weights(const struct shape *s, const float *logits, int32_t *experts, double *weights)
+/* By score, then by number. */
+static void take_best(const float *scores, int64_t nscores, int64_t n, int32_t *best)
+{
+    for (int64_t k = 0; k < n; k++) {
+        best[k] = -1;
+        for (int32_t e = 0; e < nscores; e++) {
+            bool taken = false;
+            for (int64_t j = 0; j < k; j++)
+                taken = taken || best[j] == e;
+            if (!taken && (best[k] < 0 || scores[e] > scores[best[k]]))
+                best[k] = e;
+        }
+    }
+}
+
+/* Rounded like those of the device: which of two nearly equal ones is the larger must not depend on it. */
+static void score(const struct shape *s, const float *bias, const float *logits, float *scores)
+{
+    const int64_t each = s->ngroup > 1 ? s->nexperts / s->ngroup : s->nexperts;
+    float sums[128];
+    int32_t two[2], groups[128];
+    for (int64_t e = 0; e < s->nexperts; e++)
+        scores[e] = s->sigmoid ? 1 / (1 + expf(-logits[e])) + (bias ? bias[e] : 0) : logits[e];
+    for (int64_t g = 0; g < s->ngroup && s->ngroup > 1; g++) {
+        take_best(scores + g * each, each, 2, two);
+        sums[g] = scores[g * each + two[0]] + scores[g * each + two[1]];
+    }
+    take_best(sums, s->ngroup > 1 ? s->ngroup : 0, s->ngroup > 1 ? s->top_groups : 0, groups);
+    for (int64_t e = 0; e < s->nexperts && s->ngroup > 1; e++) {
+        bool stays = false;
+        for (int64_t g = 0; g < s->top_groups; g++)
+            stays = stays || groups[g] == e / each;
+        scores[e] = stays ? scores[e] : -1000;
+    }
+}
+
+/* The weights of one token in fp64, and the score of each of its experts. */
+static void token_weights(const struct shape *s, const float *bias, const float *logits, int32_t *experts,
+                          double *weights)
 {
     double all = 0, sum = 0;
+    float scores[128];
+    score(s, bias, logits, scores);
+    take_best(scores, s->nexperts, s->top_k, experts);
     for (int64_t e = 0; e < s->nexperts; e++)
         all += exp((double)logits[e]);
     for (int64_t k = 0; k < s->top_k; k++) {
-        experts[k] = -1;
-        for (int32_t e = 0; e < s->nexperts; e++) {
-            bool taken = false;
-            for (int64_t j = 0; j < k; j++)
-                taken = taken || experts[j] == e;
-            if (!taken && (experts[k] < 0 || logits[e] > logits[experts[k]]))
-                experts[k] = e;
-        }
-        sum += weights[k] = exp((double)logits[experts[k]]) / all;
+        const double x = (double)logits[experts[k]];
+        sum += weights[k] = s->sigmoid ? 1 / (1 + exp(-x)) : exp(x) / all;
     }
-    for (int64_t k = 0; k < s->top_k && s->normalised; k++)
-        weights[k] /= sum;
+    for (int64_t k = 0; k < s->top_k; k++)
+        weights[k] *= s->scale / (s->normalised ? sum : 1);
 }
 
 static void check_routing(struct rig *rig, const struct shape *s, const struct routing *r)
@@ -94,7 +149,7 @@ static void check_routing(struct rig *rig, const struct shape *s, const struct r
     double *want = zeros(s->ntok * s->top_k);
     int32_t experts[128];
     for (int64_t t = 0; t < s->ntok; t++) {
-        token_weights(s, r->logits + t * s->nexperts, experts, want + t * s->top_k);
+        token_weights(s, r->bias, r->logits + t * s->nexperts, experts, want + t * s->top_k);
         for (int64_t k = 0; k < s->top_k; k++)
             assert_int_equal(r->experts[t * s->top_k + k], experts[k]);
     }
@@ -115,38 +170,42 @@ static void check_routing(struct rig *rig, const struct shape *s, const struct r
     }
 }
 
-/* From the derivative of the softmax. */
+/* ∂weight[k]/∂logit[e] of one token. own: e is the expert of k; chosen: it is one of the token's. */
+static double slope(const struct shape *s, double weight, double logit, double sum, bool own, bool chosen)
+{
+    const double p = s->sigmoid ? 1 / (1 + exp(-logit)) : exp(logit) / sum,
+                 less = s->sigmoid ? p * (1 - p) : 1; /* the softmax is divided by its sum anyway */
+    if (!s->sigmoid)
+        return weight * ((own ? 1 : 0) - (s->normalised && !chosen ? 0 : p));
+    return !chosen ? 0 : !s->normalised ? (own ? s->scale * less : 0) : less / sum * ((own ? s->scale : 0) - weight);
+}
+
 static void check_route_grad(struct rig *rig, const struct shape *s, struct routing *r)
 {
     float *dlogits = float_zeros(s->ntok * s->nexperts);
-    double *want = zeros(s->ntok * s->nexperts), up[128], down[128];
+    double *want = zeros(s->ntok * s->nexperts), weights[128];
     int32_t experts[128];
     for (int64_t i = 0; i < s->ntok * s->top_k; i++)
         r->dweights[i] = (float)rig_uniform(rig);
     for (int64_t i = 0; i < s->ntok * s->nexperts; i++) {
-        const int64_t t = i / s->nexperts;
-        float logits[128];
-        memcpy(logits, r->logits + t * s->nexperts, (size_t)s->nexperts * sizeof *logits);
-        double all = 0, chosen = 0;
-        for (int64_t e = 0; e < s->nexperts; e++)
-            all += exp((double)logits[e]);
-        token_weights(s, logits, experts, up);
-        for (int64_t k = 0; k < s->top_k; k++)
-            chosen += exp((double)logits[experts[k]]);
-        const double p = exp((double)logits[i % s->nexperts]), sum = s->normalised ? chosen : all;
-        bool is_chosen = !s->normalised;
-        for (int64_t k = 0; k < s->top_k; k++)
-            is_chosen = is_chosen || experts[k] == i % s->nexperts;
+        const int64_t t = i / s->nexperts, e = i % s->nexperts;
+        const float *logits = r->logits + t * s->nexperts;
+        double all = 0, sum = 0;
+        bool chosen = false;
+        token_weights(s, r->bias, logits, experts, weights);
+        for (int64_t f = 0; f < s->nexperts; f++)
+            all += exp((double)logits[f]);
         for (int64_t k = 0; k < s->top_k; k++) {
-            const double own = experts[k] == i % s->nexperts ? 1 : 0;
-            down[k] = up[k] * (own - (is_chosen ? p / sum : 0));
-            want[i] += (double)r->dweights[t * s->top_k + k] * down[k];
+            const double x = (double)logits[experts[k]];
+            sum += s->sigmoid ? 1 / (1 + exp(-x)) : exp(x);
+            chosen = chosen || experts[k] == e;
         }
+        for (int64_t k = 0; k < s->top_k; k++)
+            want[i] += (double)r->dweights[t * s->top_k + k] *
+                       slope(s, weights[k], (double)logits[e], s->normalised ? sum : all, experts[k] == e, chosen);
     }
-    const struct kern_route_grad g = { .ntok = s->ntok,
-                                       .nexperts = s->nexperts,
-                                       .top_k = s->top_k,
-                                       .normalised = s->normalised,
+    const struct kern_route_grad g = { .router = router(s, r),
+                                       .ntok = s->ntok,
                                        .logits = r->logits,
                                        .weights = r->weights,
                                        .dweights = r->dweights,
@@ -238,7 +297,7 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
 }
 
 /* Every row is a token with a weight of its own: the sigmoid of its logit. */
-static void check_shared(struct rig *rig, int64_t ntok, int64_t ncol)
+static void check_shared(struct rig *rig, int64_t ntok, int64_t ncol, bool weighs)
 {
     float *logits = float_zeros(ntok), *weights = float_zeros(ntok), *dweights = float_zeros(ntok);
     double *want = zeros(ntok), *act = zeros(ntok * ncol), *dlogits = zeros(ntok);
@@ -254,13 +313,13 @@ static void check_shared(struct rig *rig, int64_t ntok, int64_t ncol)
     check_floats(rig, weights, ntok, want, 1e-6, "shared weights");
     for (int64_t i = 0; i < ntok * ncol; i++) {
         const double x = at(&gate, i / ncol, i % ncol), y = x / (1 + exp(-x)) * at(&up, i / ncol, i % ncol),
-                     w = (double)weights[i / ncol];
+                     w = weighs ? (double)weights[i / ncol] : 1;
         act[i] = w * y;
         dlogits[i / ncol] += at(&dy, i / ncol, i % ncol) * y * w * (1 - w);
     }
     const struct kern_expert_act_grad a = { .nrow = ntok,
                                             .ncol = ncol,
-                                            .weights = weights,
+                                            .weights = weighs ? weights : NULL,
                                             .dweights = dweights,
                                             .gate = cview(&gate),
                                             .up = cview(&up),
@@ -281,8 +340,9 @@ static void check_shared(struct rig *rig, int64_t ntok, int64_t ncol)
 
 static void experts(struct rig *rig)
 {
-    check_shared(rig, 1, 1);
-    check_shared(rig, 150, 1100);
+    check_shared(rig, 1, 1, true);
+    check_shared(rig, 150, 1100, true);
+    check_shared(rig, 33, 70, false);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct routing r = route(rig, &shapes[i]);
         check_routing(rig, &shapes[i], &r);
@@ -293,27 +353,33 @@ static void experts(struct rig *rig)
     }
 }
 
-static void not_a_number(struct rig *rig)
+static void not_a_number_in(struct rig *rig, bool sigmoid)
 {
     float logits[6] = { 1, NAN, 2, NAN, NAN, NAN }, weights[4];
     int32_t chosen[4], rows[4], choices[4];
     int64_t starts[4];
-    const struct kern_route k = { .ntok = 2,
-                                  .nexperts = 3,
-                                  .top_k = 2,
-                                  .unit = 1,
-                                  .normalised = true,
-                                  .logits = logits,
-                                  .weights = weights,
-                                  .experts = chosen,
-                                  .rows = rows,
-                                  .choices = choices,
-                                  .starts = starts };
+    const struct kern_route k = {
+        .router = { .nexperts = 3, .top_k = 2, .sigmoid = sigmoid, .normalised = true, .scale = 1 },
+        .ntok = 2,
+        .unit = 1,
+        .logits = logits,
+        .weights = weights,
+        .experts = chosen,
+        .rows = rows,
+        .choices = choices,
+        .starts = starts
+    };
     rig->device->experts->route(rig->stream, &k);
     check_stream(rig);
     assert_int_equal(starts[3], 4);
     assert_true(isnan(weights[0]) && isnan(weights[2]));
     assert_int_equal(chosen[0], 1);
+}
+
+static void not_a_number(struct rig *rig)
+{
+    not_a_number_in(rig, false);
+    not_a_number_in(rig, true);
 }
 
 static void test_experts(void **state)

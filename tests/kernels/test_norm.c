@@ -124,25 +124,29 @@ static void grad(struct rig *rig)
 
 enum { NROW = 37, NHEAD = 3, NPOS = 50 };
 
-static void rope_dim(struct rig *rig, int64_t dim)
+static void rope_dim(struct rig *rig, int64_t dim, int64_t rotary)
 {
-    struct kern_rope params = { .kind = KERN_ROPE_DEFAULT, .dim = dim, .theta = 10000 };
+    struct kern_rope params = { .kind = KERN_ROPE_DEFAULT, .dim = rotary, .theta = 10000 };
     struct matrix x = matrix_random(rig, NROW, NHEAD * dim, rig->dtype, 1), before = matrix_copy(&x);
-    float *cosines = float_zeros(NPOS * dim / 2), *sines = float_zeros(NPOS * dim / 2);
-    double *scratch = zeros(dim / 2), *want = zeros(NROW * NHEAD * dim);
+    float *cosines = float_zeros(NPOS * rotary / 2), *sines = float_zeros(NPOS * rotary / 2);
+    double *scratch = zeros(rotary / 2), *want = zeros(NROW * NHEAD * dim);
     int32_t *positions = must_alloc(NROW * sizeof(*positions));
     kern_rope_tables(&params, NPOS, cosines, sines, scratch);
     for (int64_t i = 0; i < NROW; i++) {
         positions[i] = (int32_t)(i * 7 % NPOS);
-        for (int64_t h = 0; h < NHEAD; h++)
-            for (int64_t j = 0; j < dim / 2; j++) {
-                double angle = (double)positions[i] * pow(10000, -2.0 * (double)j / (double)dim);
-                double low = at(&x, i, h * dim + j), high = at(&x, i, h * dim + dim / 2 + j);
-                want[(i * NHEAD + h) * dim + j] = low * cos(angle) - high * sin(angle);
-                want[(i * NHEAD + h) * dim + dim / 2 + j] = high * cos(angle) + low * sin(angle);
+        for (int64_t h = 0; h < NHEAD; h++) {
+            double *head = want + (i * NHEAD + h) * dim;
+            for (int64_t j = 0; j < rotary / 2; j++) {
+                double angle = (double)positions[i] * pow(10000, -2.0 * (double)j / (double)rotary);
+                double low = at(&x, i, h * dim + j), high = at(&x, i, h * dim + rotary / 2 + j);
+                head[j] = low * cos(angle) - high * sin(angle);
+                head[rotary / 2 + j] = high * cos(angle) + low * sin(angle);
             }
+            for (int64_t j = rotary; j < dim; j++)
+                head[j] = at(&x, i, h * dim + j);
+        }
     }
-    struct kern_rope_apply r = { NROW, NHEAD, dim, view(&x), cosines, sines, positions, false };
+    struct kern_rope_apply r = { NROW, NHEAD, dim, rotary, view(&x), cosines, sines, positions, false };
     rig->ops->rope(rig->stream, &r);
     check_matrix(rig, &x, want, 1e-6, "rope");
     /* the inverse of a rotation is its transpose, which the gradient needs */
@@ -158,9 +162,12 @@ static void rope_dim(struct rig *rig, int64_t dim)
 
 static void rope(struct rig *rig)
 {
-    rope_dim(rig, 2);
-    rope_dim(rig, 22);
-    rope_dim(rig, 64);
+    rope_dim(rig, 2, 2);
+    rope_dim(rig, 22, 22);
+    rope_dim(rig, 64, 64);
+    rope_dim(rig, 64, 32);
+    rope_dim(rig, 22, 6);
+    rope_dim(rig, 700, 620);
 }
 
 /* inv_freq of transformers 5 (float32 there) for head_dim 16, theta 10000, and each scaling; original context 64. */

@@ -17,9 +17,14 @@ QWEN = {"model_type": "qwen3_moe", "num_experts": EXPERTS, "num_experts_per_tok"
         "moe_intermediate_size": INNER, "norm_topk_prob": False, "mlp_only_layers": [1]}
 QWEN2 = {**QWEN, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "norm_topk_prob": True,
          "qkv_bias": False}
+DEEPSEEK = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": 2, "n_shared_experts": 2,
+            "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "intermediate_size": 48,
+            "moe_intermediate_size": INNER}
+GLM = {**DEEPSEEK, "model_type": "glm4_moe", "use_qk_norm": True, "num_nextn_predict_layers": 1}
+DOTS = {**DEEPSEEK, "model_type": "dots1", "sliding_window": 9, "max_window_layers": 1, "norm_topk_prob": True}
 COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
           "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
-FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2}
+FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2, "glm": GLM, "dots": DOTS}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 WAYS = (  # ranks and options, fsdp
     (("--ranks", "2"), {}),
@@ -39,18 +44,36 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
     ("DoRA", "is not supported with DoRA", {}, {"lora": {**LORA, "use_dora": True}}),
     ("name", "'gate_proj' names no module of this model", {},
      {"lora": {**LORA, "target_modules": ["gate_proj"]}}),
+    ("latent attention", "has multi-head latent attention (key 'kv_lora_rank')",
+     {"model_type": "deepseek_v3", "kv_lora_rank": 16}, {}),
+    ("groups", "keys 'n_group' and 'topk_group': 1 of 4 equal groups", {**GLM, "n_group": 4, "topk_group": 1}, {}),
+    ("groups of one", "keys 'n_group' and 'topk_group': 1 of 6 equal groups", {**GLM, "n_group": 6, "topk_group": 1},
+     {}),
+    ("no group", "key 'n_group': a whole number from 1", {**GLM, "n_group": 0}, {}),
+    ("too few groups", "key 'num_experts_per_tok': 3 of the 2 experts of 1 groups cannot be chosen",
+     {**GLM, "topk_group": 1, "num_experts_per_tok": 3}, {}),
+    ("no scale", "key 'routed_scaling_factor': with 0", {**GLM, "routed_scaling_factor": 0}, {}),
+    ("rotary", "key 'partial_rotary_factor': of 16 features of a head, an even number must remain",
+     {**GLM, "partial_rotary_factor": 0.1}, {}),
+    ("no experts", "key 'n_routed_experts' is missing", {**DOTS, "n_routed_experts": None}, {}),
+    ("dense family, other key", "key 'n_routed_experts' changes the maths",
+     {"model_type": "llama", "num_local_experts": None, "n_routed_experts": 4}, {}),
 )
 
 
-def shared_of(at, inner):
-    yield at + "mlp.shared_expert_gate", (1, HIDDEN)
+def shared_of(at, c):
+    inner = c.get("shared_expert_intermediate_size", 0) or INNER * c.get("n_shared_experts", 0)
+    path = at + ("mlp.shared_experts" if "n_shared_experts" in c else "mlp.shared_expert")
+    if "shared_expert_intermediate_size" in c:
+        yield at + "mlp.shared_expert_gate", (1, HIDDEN)
     for name, shape in (("gate_proj", (inner, HIDDEN)), ("up_proj", (inner, HIDDEN)), ("down_proj", (HIDDEN, inner))):
-        yield f"{at}mlp.shared_expert.{name}", shape
+        if inner:
+            yield f"{path}.{name}", shape
 
 
 def shapes_of(c):
     mixtral = c["model_type"] == "mixtral"
-    block = "block_sparse_moe" if mixtral else "mlp"
+    block, nexperts = "block_sparse_moe" if mixtral else "mlp", c.get("n_routed_experts") or EXPERTS
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     yield "model.embed_tokens", (c["vocab_size"], HIDDEN)
     yield "lm_head", (c["vocab_size"], HIDDEN)
@@ -59,18 +82,17 @@ def shapes_of(c):
         at = f"model.layers.{i}."
         for name in ("input_layernorm", "post_attention_layernorm"):
             yield at + name, (HIDDEN,)
-        if c["model_type"] == "qwen3_moe":
+        if c["model_type"] in ("qwen3_moe", "dots1") or c.get("use_qk_norm"):
             yield at + "self_attn.q_norm", (16,)
             yield at + "self_attn.k_norm", (16,)
         for name, nout in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32), ("o_proj", 64)):
             yield at + "self_attn." + name, (nout, HIDDEN)
-        if i in c.get("mlp_only_layers", ()):
+        if i in c.get("mlp_only_layers", ()) or i < c.get("first_k_dense_replace", 0):
             paths, inner = ["mlp"], c["intermediate_size"]
         else:
-            yield f"{at}{block}.gate", (EXPERTS, HIDDEN)
-            paths, inner = [f"{block}.experts.{e}" for e in range(EXPERTS)], INNER
-            if "shared_expert_intermediate_size" in c:
-                yield from shared_of(at, c["shared_expert_intermediate_size"])
+            yield f"{at}{block}.gate", (nexperts, HIDDEN)
+            paths, inner = [f"{block}.experts.{e}" for e in range(nexperts)], INNER
+            yield from shared_of(at, c)
         for path in paths:
             for name, shape in zip(names, ((inner, HIDDEN), (inner, HIDDEN), (HIDDEN, inner))):
                 yield f"{at}{path}.{name}", shape
@@ -92,10 +114,14 @@ class Moe(Tests):
         config, rng = {**COMMON, **FAMILIES.get(name, MIXTRAL), **keys}, np.random.default_rng(2)
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
-        write_safetensors(folder / "model.safetensors", {
+        tensors = {
             module + ".weight": (1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else
                                  rng.standard_normal(shape) / shape[1]**0.5).astype(np.float32)
-            for module, shape in shapes_of({**config, "model_type": config["model_type"].replace("llama", "mixtral")})})
+            for module, shape in shapes_of({**config, "model_type": config["model_type"].replace("llama", "mixtral")})}
+        for name in [n for n in tensors if n.endswith("mlp.gate.weight") and "n_routed_experts" in config]:
+            tensors[name[:-len("weight")] + "e_score_correction_bias"] = rng.standard_normal(
+                len(tensors[name])).astype(np.float32) * 0.3
+        write_safetensors(folder / "model.safetensors", tensors)
         return folder
 
     def train(self, title, model, *options, want=0, **sections):
@@ -175,6 +201,27 @@ class Moe(Tests):
             losses.append(self.metrics(run)[0]["loss"])
         self.near("the loss of the merged model", abs(losses[0] - losses[1]), 1e-4)
 
+    def biased(self):
+        """A fully trained model of a rounded base keeps the routers' biases, to the bit, in fp32."""
+        model, rounded = self.model_of("glm"), self.tmp / "rounded"
+        subprocess.run([str(self.fsdpck), "export", str(model), str(rounded), "--dtype", "bf16", "-q"], check=True,
+                       capture_output=True, timeout=LIMIT_S)
+        tensors, exact = (read_safetensors(f / "model.safetensors") for f in (rounded, model))
+        tensors.update((name, x) for name, x in exact.items() if name.endswith("_bias"))
+        write_safetensors(rounded / "model.safetensors", tensors)
+        out, said = self.train("biased", rounded, "--ranks", "3",
+                               train={"max_steps": STEPS, "weight_decay": 0.5, "weight_decay_on": "all"},
+                               checkpoint={"export_model": True})
+        if "1 layer for multi-token prediction" not in said:
+            raise Failure(f"no note on layers for multi-token prediction: {said[-300:]}")
+        got = self.model(out)
+        for name in (n for n in exact if n.endswith("_bias")):
+            if got[name].dtype != np.float32 or got[name].tobytes() != exact[name].tobytes():
+                raise Failure(f"{name}: {got[name].dtype}, {got[name]} for {exact[name]}")
+        changed = [n for n in exact if got[n].tobytes() != tensors[n].tobytes()]
+        if got.keys() != exact.keys() or len(changed) < len(exact) // 2:
+            raise Failure(f"{len(changed)} of {len(exact)} tensors changed; {sorted(got.keys() ^ exact.keys())[:4]}")
+
     def planned(self):
         model = self.model_of("qwen3")
         path = self.write("planned", {
@@ -209,15 +256,16 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Moe(args)
-    for family, dtype, lora in (("mixtral", "bf16", True), ("qwen2", "fp32", False)) if args.quick else (
+    for family, dtype, lora in (("qwen2", "fp32", False), ("glm", "bf16", True)) if args.quick else (
         ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True),
-        ("qwen2", "bf16", True), ("qwen2", "fp32", False)):
+        ("qwen2", "bf16", True), ("qwen2", "fp32", False), ("glm", "bf16", False), ("dots", "fp32", True)):
         t.check(f"bits of {family} in {dtype}, {'LoRA' if lora else 'full'}", t.bits_of, family, dtype, lora)
     t.check("resumed", t.resumed)
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
         t.check(f"quantized: {form}", t.quantized, form)
     t.check("sampled", t.sampled)
     t.check("exported", t.exported)
+    t.check("biases of routers", t.biased)
     t.check("planned", t.planned)
     for title, words, keys, sections in REFUSED:
         t.check(f"refused: {title}", t.refuse, words, keys, sections)

@@ -173,7 +173,7 @@ static double llama3(const struct reference *m, double f)
 /* Scaling of YaRN: by the number of turns of a feature over the original context. */
 static double yarn(const struct reference *m, double f, int64_t j)
 {
-    double d = (double)m->head_dim, per = d / (2 * log(m->theta));
+    double d = (double)m->rotary, per = d / (2 * log(m->theta));
     double low = fmax(floor(per * log(m->original / (32 * 2 * M_PI))), 0),
            high = fmin(ceil(per * log(m->original / (2 * M_PI))), d - 1);
     double ramp = ((double)j - low) / (high == low ? 0.001 : high - low);
@@ -183,7 +183,7 @@ static double yarn(const struct reference *m, double f, int64_t j)
 
 static double frequency(const struct reference *m, int64_t j)
 {
-    double f = pow(m->theta, -2.0 * (double)j / (double)m->head_dim);
+    double f = pow(m->theta, -2.0 * (double)j / (double)m->rotary);
     switch (m->rope) {
     case REFERENCE_LINEAR: return f / m->factor;
     case REFERENCE_LLAMA3: return llama3(m, f);
@@ -192,10 +192,10 @@ static double frequency(const struct reference *m, int64_t j)
     }
 }
 
-/* Feature j of a head rotates with feature j + d/2. */
+/* Feature j of a head rotates with feature j + rotary/2. */
 static void turn(const struct reference *m, double *x, int64_t ntok, int64_t nhead)
 {
-    const int64_t d = m->head_dim, half = d / 2;
+    const int64_t d = m->head_dim, half = m->rotary / 2;
     const double longer = m->rope == REFERENCE_YARN ? 0.1 * log(m->factor) + 1 : 1;
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t j = 0; j < half; j++) {
@@ -288,17 +288,53 @@ static double *gated(const struct reference *m, int64_t layer, char names[3][80]
     return y;
 }
 
-/* Each turn takes the largest logit that is left. */
-static void choose_experts(const struct reference *m, const double *logits, bool *chosen)
+/* Each turn takes the largest score that is left. */
+static void take_best(const double *scores, int64_t nscores, int64_t n, bool *taken)
 {
-    memset(chosen, 0, (size_t)m->nexperts * sizeof *chosen);
-    for (int64_t k = 0; k < m->top_k; k++) {
+    memset(taken, 0, (size_t)nscores * sizeof *taken);
+    for (int64_t k = 0; k < n; k++) {
         int64_t best = -1;
-        for (int64_t e = 0; e < m->nexperts; e++)
-            if (!chosen[e] && (best < 0 || logits[e] > logits[best]))
+        for (int64_t e = 0; e < nscores; e++)
+            if (!taken[e] && (best < 0 || scores[e] > scores[best]))
                 best = e;
-        chosen[best] = true;
+        taken[best] = true;
     }
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* Only experts of the groups whose two best have the largest sums may be chosen. */
+static void leave_groups(const struct reference *m, double *scores)
+{
+    const int64_t each = m->nexperts / m->ngroup;
+    double *sums = room(m->ngroup);
+    bool taken[REFERENCE_MOST_EXPERTS];
+    for (int64_t g = 0; g < m->ngroup; g++) {
+        take_best(scores + g * each, each, 2, taken);
+        for (int64_t e = 0; e < each; e++)
+            sums[g] += taken[e] ? scores[g * each + e] : 0;
+    }
+    take_best(sums, m->ngroup, m->top_groups, taken);
+    for (int64_t e = 0; e < m->nexperts; e++)
+        scores[e] = taken[e / each] ? scores[e] : -INFINITY;
+    free(sums);
+}
+
+static void choose_experts(const struct reference *m, int64_t layer, const double *logits, bool *chosen)
+{
+    char path[120];
+    double *scores = room(m->nexperts);
+    snprintf(path, sizeof path, "model.layers.%lld.mlp.gate", (long long)layer);
+    const struct reference_tensor *bias = reference_find(m, "", path, ".e_score_correction_bias");
+    for (int64_t e = 0; e < m->nexperts; e++)
+        scores[e] = m->sigmoid ? sigmoid(logits[e]) + bias->data[e] : logits[e];
+    if (m->ngroup > 1)
+        leave_groups(m, scores);
+    take_best(scores, m->nexperts, m->top_k, chosen);
+    free(scores);
 }
 
 /* Weights of the experts of a token; 0: not chosen. */
@@ -306,21 +342,24 @@ static void weigh_experts(const struct reference *m, const double *logits, const
 {
     double all = 0, part = 0;
     for (int64_t e = 0; e < m->nexperts; e++) {
-        all += exp(logits[e]);
-        part += chosen[e] ? exp(logits[e]) : 0;
+        weights[e] = m->sigmoid ? sigmoid(logits[e]) : exp(logits[e]);
+        all += weights[e];
+        part += chosen[e] ? weights[e] : 0;
     }
+    const double sum = m->normalised ? part : m->sigmoid ? 1 : all;
     for (int64_t e = 0; e < m->nexperts; e++)
-        weights[e] = chosen[e] ? exp(logits[e]) / (m->normalised ? part : all) : 0;
+        weights[e] = chosen[e] ? weights[e] / sum * m->routed_scale : 0;
 }
 
-/* The expert that every token shares, with the weight σ(w·h). */
+/* The expert that every token shares, with the weight σ(w·h) or none. */
 static void share(const struct reference *m, int64_t layer, const double *h, double *x, int64_t ntok, int64_t token0)
 {
-    char names[3][80] = { "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj" };
-    double *weights = layer_linear(m, layer, "mlp.shared_expert_gate", h, ntok, token0),
-           *y = gated(m, layer, names, m->shared_inner, h, ntok, token0);
+    char one[3][80] = { "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj" };
+    char many[3][80] = { "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj" };
+    double *weights = m->sigmoid ? NULL : layer_linear(m, layer, "mlp.shared_expert_gate", h, ntok, token0),
+           *y = gated(m, layer, m->sigmoid ? many : one, m->shared_inner, h, ntok, token0);
     for (int64_t i = 0; i < ntok * m->hidden; i++)
-        x[i] += y[i] / (1 + exp(-weights[i / m->hidden]));
+        x[i] += y[i] * (weights ? sigmoid(weights[i / m->hidden]) : 1);
     free(weights);
     free(y);
 }
@@ -338,7 +377,7 @@ static void experts(const struct reference *m, int64_t layer, const char *block,
     for (int64_t t = 0; t < ntok; t++) {
         bool *chosen = m->chosen + (layer * m->ntokens + token0 + t) * m->nexperts;
         if (m->chooses)
-            choose_experts(m, logits + t * m->nexperts, chosen);
+            choose_experts(m, layer, logits + t * m->nexperts, chosen);
         weigh_experts(m, logits + t * m->nexperts, chosen, weights + t * m->nexperts);
     }
     for (int64_t e = 0; e < m->nexperts; e++) {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REFERENCE_HALF_HEAD = 32 }; /* largest head_dim / 2 */
+enum { REFERENCE_HALF_HEAD = 32, REFERENCE_MOST_EXPERTS = 64 }; /* largest head_dim / 2 */
 
 struct reference_tensor {
     char name[200];     /* as in files; adapters have PEFT's names */
@@ -24,12 +24,16 @@ struct reference {
     int64_t nexperts, top_k, expert_inner; /* of layers that have a router */
     int64_t shared_inner;                  /* of the expert that every token shares; 0: there is none */
     bool normalised;                       /* the weights of a token's experts are divided by their sum */
+    bool sigmoid; /* as in struct kern_router; the bias is a tensor, and the expert that is shared has no weight */
+    int64_t ngroup, top_groups;
+    double routed_scale;
     bool *chosen; /* (nlayer, ntokens, nexperts) which experts a token of the step goes to: a gradient is that of a
                      fixed choice. NULL: there are no experts */
     int64_t ntokens;
     bool chooses; /* sets `chosen`, instead of using it */
     bool tied, qk_norm;
     double eps;
+    int64_t rotary; /* features of a head that are rotated */
     enum reference_rope rope;
     double theta, factor, original; /* llama3's other numbers are 1 and 4, yarn's 32 and 1 */
     double alpha, dropout;          /* of adapters */

@@ -26,7 +26,7 @@ enum { EVERY = 4 }; /* races do not depend on the shapes, and a case takes ten t
 #else
 enum { EVERY = 1 };
 #endif
-enum { DENSE = 28, CASES = 40, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
+enum { DENSE = 28, CASES = 48, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
 
 struct document {
     int32_t ids[LONGEST], labels[LONGEST];
@@ -68,19 +68,32 @@ static double uniform(struct trial *t)
     return (double)below(t, 1 << 24) * 0x1p-23 - 1;
 }
 
+/* The families whose router is that of DeepSeek-V3. */
+static bool is_later(const struct trial *t)
+{
+    return strcmp(t->family, "glm4_moe") == 0 || strcmp(t->family, "dots1") == 0;
+}
+
 /* Dropout of an expert's adapter depends on the other tokens of the micro-batch, which the reference does not see. */
 static void choose_experts(struct trial *t)
 {
     struct reference *m = &t->ref;
     const bool mixtral = strcmp(t->family, "mixtral") == 0;
-    m->nexperts = 2 + below(t, 6);
-    m->top_k = 1 + below(t, m->nexperts < 3 ? m->nexperts : 3);
+    m->sigmoid = is_later(t);
+    m->ngroup = m->sigmoid ? 1 + below(t, 3) : 1;
+    m->top_groups = m->ngroup - below(t, m->ngroup);
+    m->nexperts = m->sigmoid ? m->ngroup * (2 + below(t, 3)) : 2 + below(t, 6);
+    const int64_t most = m->nexperts / m->ngroup * m->top_groups;
+    m->top_k = 1 + below(t, most < 3 ? most : 3);
+    m->routed_scale = m->sigmoid ? 0.5 + (double)below(t, 4) : 1;
     m->expert_inner = mixtral ? m->inner : 5 + below(t, 20);
-    m->shared_inner = strcmp(t->family, "qwen2_moe") == 0 ? 5 + below(t, 30) : 0;
+    m->shared_inner = m->sigmoid                            ? m->expert_inner * (1 + below(t, 2))
+                      : strcmp(t->family, "qwen2_moe") == 0 ? 5 + below(t, 30)
+                                                            : 0;
     m->normalised = mixtral || below(t, 2);
     m->first_window = 0;
     m->dropout = 0;
-    t->first_dense = mixtral ? -1 : below(t, m->nlayer + 1) - 1;
+    t->first_dense = mixtral ? -1 : m->sigmoid ? below(t, 2) - 1 : below(t, m->nlayer + 1) - 1;
     if (below(t, 3))
         snprintf(t->targets, sizeof t->targets, "%s",
                  mixtral ? "[\"w1\",\"w2\",\"q_proj\",\"gate\"]"
@@ -92,7 +105,7 @@ static void choose_experts(struct trial *t)
 static void choose(struct trial *t, int number)
 {
     static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
-    static const char *const sparse[] = { "mixtral", "qwen3_moe", "qwen2_moe" };
+    static const char *const sparse[] = { "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "dots1" };
     static const char *const targets[] = { "\"all-linear\"",
                                            "[\"q_proj\",\"v_proj\"]",
                                            "[\"embed_tokens\",\"lm_head\",\"o_proj\"]",
@@ -100,8 +113,8 @@ static void choose(struct trial *t, int number)
                                            "[\"lm_head\",\"gate_proj\",\"k_proj\"]",
                                            "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
-    t->family = number < DENSE ? families[number % 4] : sparse[number % 3];
-    t->lora = number < DENSE ? number / 4 % 2 : number / 3 % 2;
+    t->family = number < DENSE ? families[number % 4] : sparse[number % 5];
+    t->lora = number < DENSE ? number / 4 % 2 : number / 5 % 2;
     m->nkv = 1 + below(t, 3);
     m->nhead = m->nkv * (1 + below(t, 3));
     m->head_dim = 2 * (1 + below(t, 6));
@@ -119,11 +132,14 @@ static void choose(struct trial *t, int number)
     m->rslora = below(t, 2);
     m->dropout = t->lora && below(t, 2) ? 0.25 : 0;
     m->seed = (uint64_t)number;
-    m->qk_norm = strncmp(t->family, "qwen3", 5) == 0;
+    const bool glm = strcmp(t->family, "glm4_moe") == 0, dots = strcmp(t->family, "dots1") == 0;
+    m->head_dim *= glm ? 2 : 1;
+    m->rotary = glm && below(t, 3) ? m->head_dim / 2 : m->head_dim;
+    m->qk_norm = strncmp(t->family, "qwen3", 5) == 0 || dots || (glm && below(t, 2));
     t->attention_bias = strncmp(t->family, "qwen2", 5) == 0 || (strncmp(t->family, "mi", 2) != 0 && below(t, 2));
     t->mlp_bias = strcmp(t->family, "llama") == 0 && below(t, 2);
     t->recompute = below(t, 2);
-    m->window = strcmp(t->family, "llama") != 0 && below(t, 3) ? 1 + below(t, 9) : 0;
+    m->window = strcmp(t->family, "llama") != 0 && !glm && below(t, 3) ? 1 + below(t, 9) : 0;
     m->first_window = m->window && strcmp(t->family, "mistral") != 0 ? below(t, m->nlayer) : 0;
     snprintf(t->targets, sizeof t->targets, "%s", targets[below(t, sizeof targets / sizeof targets[0])]);
     if (number >= DENSE)
@@ -170,25 +186,29 @@ static void add_experts(struct trial *t, int64_t layer)
     char module[80];
     snprintf(module, sizeof module, "%s.gate", block);
     add_linear(t, layer, module, m->nexperts, m->hidden, false);
+    if (m->sigmoid) {
+        snprintf(module, sizeof module, "model.layers.%lld.mlp.gate.e_score_correction_bias", (long long)layer);
+        add_tensor(t, module, m->nexperts, 1, 0, 0.3);
+    }
     for (int64_t e = 0; e < m->nexperts; e++)
         for (int i = 0; i < 3; i++) {
             snprintf(module, sizeof module, "%s.experts.%lld.%s", block, (long long)e, names[mixtral][i]);
             add_linear(t, layer, module, i < 2 ? m->expert_inner : m->hidden, i < 2 ? m->hidden : m->expert_inner,
                        false);
         }
-    if (m->shared_inner) {
-        add_linear(t, layer, "mlp.shared_expert.gate_proj", m->shared_inner, m->hidden, false);
-        add_linear(t, layer, "mlp.shared_expert.up_proj", m->shared_inner, m->hidden, false);
-        add_linear(t, layer, "mlp.shared_expert.down_proj", m->hidden, m->shared_inner, false);
-        add_linear(t, layer, "mlp.shared_expert_gate", 1, m->hidden, false);
+    for (int i = 0; i < 3 && m->shared_inner; i++) {
+        snprintf(module, sizeof module, "mlp.shared_expert%s.%s", m->sigmoid ? "s" : "", names[0][i]);
+        add_linear(t, layer, module, i < 2 ? m->shared_inner : m->hidden, i < 2 ? m->hidden : m->shared_inner, false);
     }
+    if (m->shared_inner && !m->sigmoid)
+        add_linear(t, layer, "mlp.shared_expert_gate", 1, m->hidden, false);
 }
 
 static void add_weights(struct trial *t)
 {
     const struct reference *m = &t->ref;
     const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    const bool bias_o = t->attention_bias && strncmp(t->family, "qwen2", 5) != 0;
+    const bool bias_o = t->attention_bias && strncmp(t->family, "qwen2", 5) != 0 && strcmp(t->family, "glm4_moe") != 0;
     add_tensor(t, "model.embed_tokens.weight", m->nvocab, m->hidden, 0, 1);
     for (int64_t i = 0; i < m->nlayer; i++) {
         add_norm(t, i, "input_layernorm", m->hidden);
@@ -249,10 +269,17 @@ static json_t *rope_of(const struct reference *m)
     return o;
 }
 
+static void write_router(const struct reference *m, json_t *o)
+{
+    json_object_update_new(o, json_pack("{s:I, s:I, s:f, s:I}", "n_group", (json_int_t)m->ngroup, "topk_group",
+                                        (json_int_t)m->top_groups, "routed_scaling_factor", m->routed_scale,
+                                        "n_shared_experts", (json_int_t)(m->shared_inner / m->expert_inner)));
+}
+
 static void write_model(const struct trial *t)
 {
     const struct reference *m = &t->ref;
-    bool qwen = strncmp(t->family, "qwen", 4) == 0;
+    bool qwen = strncmp(t->family, "qwen", 4) == 0, dots = strcmp(t->family, "dots1") == 0;
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:o}", "model_type", t->family,
                           "vocab_size", (json_int_t)m->nvocab, "hidden_size", (json_int_t)m->hidden,
                           "intermediate_size", (json_int_t)m->inner, "num_hidden_layers", (json_int_t)m->nlayer,
@@ -266,7 +293,10 @@ static void write_model(const struct trial *t)
         json_object_update_new(o, json_pack("{s:I, s:I, s:I, s:b}", "num_local_experts", (json_int_t)m->nexperts,
                                             "num_experts_per_tok", (json_int_t)m->top_k, "moe_intermediate_size",
                                             (json_int_t)m->expert_inner, "norm_topk_prob", m->normalised));
-        if (m->shared_inner) {
+        if (m->sigmoid) {
+            write_router(m, o);
+            json_object_set_new(o, "first_k_dense_replace", json_integer(t->first_dense + 1));
+        } else if (m->shared_inner) {
             json_object_set_new(o, "shared_expert_intermediate_size", json_integer((json_int_t)m->shared_inner));
             json_t *types = json_array();
             for (int64_t i = 0; i < m->nlayer; i++)
@@ -276,12 +306,17 @@ static void write_model(const struct trial *t)
         if (t->first_dense >= 0)
             json_object_set_new(o, "mlp_only_layers", json_pack("[I]", (json_int_t)t->first_dense));
     }
-    if (strcmp(t->family, "llama") == 0 || strncmp(t->family, "qwen3", 5) == 0)
+    if (strcmp(t->family, "llama") == 0 || strncmp(t->family, "qwen3", 5) == 0 || is_later(t))
         json_object_set_new(o, "attention_bias", json_boolean(t->attention_bias));
     if (qwen)
         json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers",
                                             (json_int_t)m->first_window));
-    if (qwen || strncmp(t->family, "mi", 2) == 0)
+    if (strcmp(t->family, "glm4_moe") == 0)
+        json_object_update_new(o, json_pack("{s:b, s:f}", "use_qk_norm", m->qk_norm, "partial_rotary_factor",
+                                            (double)m->rotary / (double)m->head_dim));
+    if (dots)
+        json_object_set_new(o, "max_window_layers", json_integer((json_int_t)m->first_window));
+    if (qwen || dots || strncmp(t->family, "mi", 2) == 0)
         json_object_set_new(o, "sliding_window", m->window ? json_integer((json_int_t)m->window) : json_null());
     write_text(t, "config.json", o);
 }

@@ -13,17 +13,33 @@
 extern "C" {
 #endif
 
+enum { KERN_MOST_EXPERTS = 4096 };
+
+/* How a router chooses and weighs a token's experts, from one logit for each. The scores are the softmax of the logits
+ * over all experts, or their sigmoids (DeepSeek-AI 2024, DeepSeek-V3): then only experts of some groups may be chosen,
+ * and a bias may be added to the scores for the choice. The weights are the scores of the chosen experts, without the
+ * bias; of equal ones the lowest expert is chosen first. */
+struct kern_router {
+    int64_t nexperts, top_k; /* top_k from 1 to nexperts, which is at most KERN_MOST_EXPERTS */
+    bool sigmoid;
+    bool normalised;    /* the weights of a token are divided by their sum */
+    float scale;        /* multiplies the weights */
+    const float *bias;  /* (nexperts), with sigmoid only; NULL: none */
+    int64_t ngroup;     /* groups of as many consecutive experts, at least two, with sigmoid only; 0 or 1: none */
+    int64_t top_groups; /* those count whose two best scores, with bias, have the largest sums; they hold top_k */
+};
+
 struct kern_route {
-    int64_t ntok, nexperts, top_k; /* top_k from 1 to nexperts */
-    int64_t unit;                  /* the rows of an expert are padded to a multiple of it */
-    bool normalised;               /* the weights of a token are divided by their sum */
-    const float *logits;           /* (ntok, nexperts) */
-    float *weights;                /* (ntok, top_k) the largest of the softmax over all experts, in descending order */
-    int32_t *experts;              /* (ntok, top_k) whose they are: of equal logits, the lowest expert's comes first */
-    int32_t *rows;                 /* (ntok, top_k) the row of each choice */
-    int32_t *choices;              /* (kern_route_rows()) the choice of each row; -1: padding */
-    int64_t *starts; /* (nexperts + 1) host memory, complete when the call returns: the rows of expert e are
-                        [starts[e], starts[e + 1]) */
+    struct kern_router router;
+    int64_t ntok;
+    int64_t unit;        /* the rows of an expert are padded to a multiple of it */
+    const float *logits; /* (ntok, nexperts) */
+    float *weights;      /* (ntok, top_k) in the order of choice: the best expert comes first */
+    int32_t *experts;    /* (ntok, top_k) whose they are */
+    int32_t *rows;       /* (ntok, top_k) the row of each choice */
+    int32_t *choices;    /* (kern_route_rows()) the choice of each row; -1: padding */
+    int64_t *starts;     /* (nexperts + 1) host memory, complete when the call returns: the rows of expert e are
+                            [starts[e], starts[e + 1]) */
 };
 /* A NaN among the logits of a token makes its weights NaN. */
 typedef void kern_route_fn(struct kern_stream *, const struct kern_route *);
@@ -36,8 +52,8 @@ static inline int64_t kern_route_rows(int64_t ntok, int64_t nexperts, int64_t to
 }
 
 struct kern_route_grad {
-    int64_t ntok, nexperts, top_k;
-    bool normalised;
+    struct kern_router router; /* its bias is not read: it has no part in the weights */
+    int64_t ntok;
     const float *logits, *weights, *dweights; /* (ntok, nexperts); (ntok, top_k) */
     const int32_t *experts;
     float *dlogits; /* (ntok, nexperts) */
@@ -65,7 +81,7 @@ typedef void kern_expert_sum_fn(struct kern_stream *, const struct kern_expert_s
 struct kern_expert_act {
     int64_t nrow, ncol;
     const int32_t *choices;    /* (nrow); NULL: the weight of a row is the one with its number */
-    const float *weights;      /* by choice */
+    const float *weights;      /* by choice; NULL, if choices is: all are 1 */
     struct kern_cmat gate, up; /* (nrow, ncol) */
     struct kern_mat y;         /* weight·silu(gate)·up; may be gate or up; padding is zero */
 };
@@ -75,7 +91,7 @@ struct kern_expert_act_grad {
     int64_t nrow, ncol;
     const int32_t *choices;
     const float *weights;
-    float *dweights; /* by choice: Σ dy·silu(gate)·up */
+    float *dweights; /* by choice: Σ dy·silu(gate)·up; not wanted if weights is NULL */
     struct kern_cmat gate, up, dy;
     struct kern_mat dgate, dup; /* may be gate and up; of padding zero */
     struct kern_mat y;          /* the activation anew; may be dy; data NULL: not wanted */

@@ -15,7 +15,7 @@ enum kern_rope_kind { KERN_ROPE_DEFAULT, KERN_ROPE_LINEAR, KERN_ROPE_LLAMA3, KER
 
 struct kern_rope {
     enum kern_rope_kind kind;
-    int64_t dim; /* head_dim; even */
+    int64_t dim; /* features of a head that are rotated, the first ones; even */
     double theta;
     double factor;                            /* all but default */
     double original_max_position;             /* llama3, yarn */
@@ -34,8 +34,9 @@ void kern_rope_tables(const struct kern_rope *rope, int64_t npos, float *cosines
 
 struct kern_rope_apply {
     int64_t nrow, nhead, dim;
+    int64_t rotary;       /* how many of the dim features of a head are rotated, the first ones; even */
     struct kern_mat x;    /* (nrow, nhead · dim), rotated in place */
-    const float *cosines; /* (npos, dim/2), readable by the kernels of the stream */
+    const float *cosines; /* (npos, rotary/2), readable by the kernels of the stream */
     const float *sines;
     const int32_t *positions; /* (nrow), each below npos: the position inside its document */
     bool inverse;             /* rotate backwards, for the gradient */

@@ -21,13 +21,22 @@ static bool is_decided(const struct export *x)
     return x->cast || x->with->selection || x->src->base || (s->tree && strcmp(s->tree, "model") != 0);
 }
 
+/* Returns whether transformers holds the tensor in fp32 in a model of any dtype: the bias by which the routers of
+ * DeepSeek-V3 and its relatives choose experts. */
+static bool stays_fp32(const struct fsdpck_chosen *c)
+{
+    static const char end[] = ".e_score_correction_bias";
+    const size_t n = strlen(c->name);
+    return n >= sizeof end - 1 && strcmp(c->name + n - (sizeof end - 1), end) == 0;
+}
+
 /* Casts the selection; *was: dtype of the first tensor that changes. False: none changes. */
 static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_dtype *was)
 {
     bool any = false;
     for (size_t i = 0; i < x->selection.ntensors; i++) {
         struct fsdpck_chosen *c = &x->selection.tensors[i];
-        if (!is_float(c->dtype) || c->dtype == to)
+        if (!is_float(c->dtype) || c->dtype == to || stays_fp32(c))
             continue;
         *was = any ? *was : c->dtype;
         any = true;

@@ -24,6 +24,7 @@ static void turn(struct compute *c, void *x, int64_t nhead, bool inverse)
     struct kern_rope_apply rope = { .nrow = c->batch.ntok,
                                     .nhead = nhead,
                                     .dim = c->m->head_dim,
+                                    .rotary = c->m->rope.dim,
                                     .x = mat(c, x, nhead * c->m->head_dim),
                                     .cosines = c->cosines,
                                     .sines = c->sines,

@@ -218,8 +218,8 @@ static void alloc_all(struct compute *c, struct bump *v)
     c->on.rng_offset = bump_alloc(v, sizeof *c->on.rng_offset);
     c->loss_sum = bump_alloc(v, sizeof *c->loss_sum);
     alloc_blocks(c, v);
-    c->cosines = bump_floats(v, n * m->head_dim / 2);
-    c->sines = bump_floats(v, n * m->head_dim / 2);
+    c->cosines = bump_floats(v, n * m->rope.dim / 2);
+    c->sines = bump_floats(v, n * m->rope.dim / 2);
     c->x_last = bump_acts(v, c->widest, n * m->hidden);
     c->rstd_last = bump_floats(v, n);
     c->h = bump_acts(v, c->widest, n * m->hidden);
@@ -274,8 +274,8 @@ static int allocate_host(struct compute *c, struct fsdpck_error *err)
 
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err)
 {
-    const size_t n = (size_t)(ntok * c->m->head_dim / 2), nbytes = n * sizeof(float);
-    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
+    const size_t n = (size_t)(ntok * c->m->rope.dim / 2), nbytes = n * sizeof(float);
+    double *frequencies = calloc((size_t)c->m->rope.dim, sizeof *frequencies);
     float *tables = calloc(2 * n + 1, sizeof *tables);
     int rc = frequencies && tables ? 0 : fsdpck_error_nomem(err, 2 * nbytes);
     if (!rc) {

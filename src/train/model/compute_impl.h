@@ -187,7 +187,7 @@ void shared_backward(struct compute *c, int64_t number, bool through);
 bool shared_trains(const struct compute *c, const struct layer *layer);
 void shared_alloc(const struct compute *c, struct bump *v, const struct layer *layer, struct shared *s);
 void shared_weigh(struct compute *c, int64_t ntok, const float *logits, float *weights);
-/* y = weight·silu(gate)·up for every token. */
+/* y = weight·silu(gate)·up for every token; weights NULL: all are 1. */
 void shared_act(struct compute *c, const float *weights, const void *gate, const void *up, void *y);
 
 /* Computes a block's output from b->x. out NULL: computes only what the backward pass needs. */

@@ -59,8 +59,8 @@ static void alloc_all(struct decode *d, struct bump *v)
     compute_alloc_weights(&d->c, v);
     compute_alloc_dora(&d->c, v, n, false);
     d->c.s_embed = bump_acts(v, act, n * d->c.l->embed.r);
-    d->c.cosines = bump_floats(v, d->most * m->head_dim / 2);
-    d->c.sines = bump_floats(v, d->most * m->head_dim / 2);
+    d->c.cosines = bump_floats(v, d->most * m->rope.dim / 2);
+    d->c.sines = bump_floats(v, d->most * m->rope.dim / 2);
     d->c.on.ids = bump_ints(v, n);
     d->c.on.positions = bump_ints(v, n);
     const struct kern_attention_shape shape = { .ntok = n,
@@ -240,6 +240,7 @@ static void turn(struct compute *c, void *x, int64_t nhead)
     const struct kern_rope_apply rope = { .nrow = c->batch.ntok,
                                           .nhead = nhead,
                                           .dim = c->m->head_dim,
+                                          .rotary = c->m->rope.dim,
                                           .x = mat(c, x, nhead * c->m->head_dim),
                                           .cosines = c->cosines,
                                           .sines = c->sines,
@@ -318,10 +319,12 @@ static void run_shared(struct decode *d, const struct layer *l)
     const int64_t inner = c->m->shared_inner;
     const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) },
                           logits = { d->routed.logits, 1, KERN_F32 }, x = mat(c, d->x, c->m->hidden);
-    linear(d, (const struct linear *[]){ &l->shared_gate }, 1, d->h, NULL, &logits);
-    shared_weigh(c, c->batch.ntok, d->routed.logits, d->routed.weights);
+    if (l->weighs) {
+        linear(d, (const struct linear *[]){ &l->shared_gate }, 1, d->h, NULL, &logits);
+        shared_weigh(c, c->batch.ntok, d->routed.logits, d->routed.weights);
+    }
     linear(d, (const struct linear *[]){ &l->shared.gate, &l->shared.up }, 2, d->h, NULL, y);
-    shared_act(c, d->routed.weights, d->gate, d->up, d->gate);
+    shared_act(c, l->weighs ? d->routed.weights : NULL, d->gate, d->up, d->gate);
     linear(d, (const struct linear *[]){ &l->shared.down }, 1, d->gate, d->x2, &x);
 }
 

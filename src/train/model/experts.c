@@ -36,16 +36,26 @@ void experts_alloc(struct compute *c, struct bump *v, int64_t ntok, bool backwar
     c->dlogits = bump_floats(v, backward ? ntok * c->m->nexperts : 0);
 }
 
+static struct kern_router router_of(const struct compute *c, const struct layer *layer)
+{
+    return (struct kern_router){ .nexperts = c->m->nexperts,
+                                 .top_k = c->m->top_k,
+                                 .sigmoid = c->m->sigmoid,
+                                 .normalised = c->m->normalised,
+                                 .scale = c->m->routed_scale,
+                                 .bias = value_of(c, layer->router_bias).data,
+                                 .ngroup = c->m->ngroup,
+                                 .top_groups = c->m->top_groups };
+}
+
 void experts_route(struct compute *c, const struct layer *layer, const void *h, struct routed *r)
 {
     const struct linear *router = &layer->router;
     const struct bundle b = bundle_of(c, &router, 1);
     const struct kern_mat logits = { r->logits, c->m->nexperts, KERN_F32 };
-    const struct kern_route route = { .ntok = c->batch.ntok,
-                                      .nexperts = c->m->nexperts,
-                                      .top_k = c->m->top_k,
+    const struct kern_route route = { .router = router_of(c, layer),
+                                      .ntok = c->batch.ntok,
                                       .unit = c->batch.ntok > 1 ? UNIT : 1,
-                                      .normalised = c->m->normalised,
                                       .logits = r->logits,
                                       .weights = r->weights,
                                       .experts = r->experts,
@@ -215,10 +225,8 @@ static void route_backward(struct compute *c, int64_t number, bool through)
     const struct linear *router = &c->l->layers[number].router;
     const struct bundle b = bundle_of(c, &router, 1);
     const struct kern_cmat dlogits = { c->dlogits, c->m->nexperts, KERN_F32 };
-    const struct kern_route_grad grad = { .ntok = c->batch.ntok,
-                                          .nexperts = c->m->nexperts,
-                                          .top_k = c->m->top_k,
-                                          .normalised = c->m->normalised,
+    const struct kern_route_grad grad = { .router = router_of(c, &c->l->layers[number]),
+                                          .ntok = c->batch.ntok,
                                           .logits = r->logits,
                                           .weights = r->weights,
                                           .dweights = c->dweights,

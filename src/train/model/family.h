@@ -8,16 +8,19 @@
 #include <stdint.h>
 
 /* In which layers attention has a window: none; all; all if use_sliding_window is true. The others go by layer_types:
- * without it, if use_sliding_window is true, by those from max_window_layers on, or the even ones below it. */
+ * without it, by those from max_window_layers on (BY_LAYER: if use_sliding_window is true), or, if use_sliding_window
+ * is true, the even ones below it. */
 enum family_window {
     FAMILY_NO_WINDOW,
     FAMILY_WINDOW,
     FAMILY_WINDOW_IF_USED,
     FAMILY_WINDOW_BY_LAYER,
+    FAMILY_WINDOW_LAST_LAYERS,
     FAMILY_WINDOW_EVEN_LAYERS
 };
-/* Which layers are mixtures of experts. */
-enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS };
+/* Which layers are mixtures of experts: those that decoder_sparse_step and mlp_only_layers leave; from
+ * first_k_dense_replace on. */
+enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS, FAMILY_LATER_LAYERS };
 
 struct family {
     const char *name;  /* model_type */
@@ -26,16 +29,21 @@ struct family {
     int64_t window;   /* 0: without the key there is none */
     int64_t nkv;      /* 0: as many as query heads */
     int64_t head_dim; /* 0: hidden / heads */
-    int64_t max_position;
+    int64_t max_position, max_window_layers;
     double eps, theta;             /* theta 0: 10,000 */
+    double rotary;                 /* partial_rotary_factor; 0: the key must be 1 */
     bool qk_norm, bias_qkv;        /* bias_qkv: q, k and v have biases, o has none */
     bool attention_bias, mlp_bias; /* the keys may be true */
-    bool qkv_bias;                 /* the key may be false */
+    bool no_bias_o;                /* attention_bias does not count for o */
+    bool use_qk_norm, qkv_bias;    /* the keys count: without them, false and true */
     enum family_experts experts;
-    int64_t nexperts, top_k;
-    int64_t expert_inner; /* 0: as wide as config.json's intermediate_size */
-    int64_t shared_inner;
+    int64_t nexperts, top_k, nshared;  /* 0: the key must be there. nshared: n_shared_experts, each as wide as others */
+    int64_t first_sparse;              /* first_k_dense_replace */
+    int64_t expert_inner;              /* 0: as wide as config.json's intermediate_size */
+    int64_t shared_inner;              /* 0: by n_shared_experts */
+    bool sigmoid;                      /* the router is that of DeepSeek-V3: sigmoids, a bias, groups */
     bool normalised;                   /* the weights of a token's experts are always divided by their sum */
+    bool norm_topk_prob;               /* they are, unless this key is false */
     const char *router, *experts_path; /* modules in a layer; an expert has its number below experts_path */
     const char *shared, *shared_gate;  /* of an expert that every token shares, and of its weight; NULL: none */
     const char *gate, *up, *down;      /* modules in an expert */

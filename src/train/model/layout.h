@@ -17,8 +17,10 @@ struct param {
     char name[LAYOUT_NAME];   /* name in files: the model's, or PEFT's for a parameter of an adapter */
     char source[LAYOUT_NAME]; /* name in the base model's files; empty if it is not there */
     bool saved;               /* a trained copy of a base parameter (modules_to_save) */
-    int32_t norms_of;         /* DoRA's magnitude: the weight whose row norms are its initial value; a magnitude is fp32
-                                 everywhere; -1: not a magnitude */
+    int32_t norms_of;         /* DoRA's magnitude: the weight whose row norms are its initial value; -1: none */
+    bool keeps_fp32;          /* fp32 whatever the config says: a magnitude, a router's bias */
+    bool constant;            /* has no gradient; where the whole model is trained, it is kept like what is trained, and
+                                 does not change */
     uint32_t ndim;            /* 1: (nrow); 2: (nrow, ncol) */
     int64_t nrow, ncol;
     bool trainable, decay;
@@ -58,10 +60,12 @@ struct layer {
     struct linear q, k, v, o;
     struct mlp mlp;       /* of a dense layer */
     struct linear router; /* of a mixture of experts: (nexperts, hidden) */
+    int32_t router_bias;  /* (nexperts) fp32, added to the scores for the choice; -1: none */
     struct mlp *experts;  /* (nexperts) owned; NULL: the layer is dense */
     int64_t nexperts;
-    bool shares; /* an expert takes every token too, with the weight σ(shared_gate): */
+    bool shares; /* an expert takes every token too: */
     struct mlp shared;
+    bool weighs;               /* with the weight σ(shared_gate), or else 1 */
     struct linear shared_gate; /* (1, hidden) */
 };
 

@@ -48,7 +48,7 @@ size_t param_shard_nbytes(const struct param *p)
     return aligned_rows(p, p->chunk);
 }
 
-/* Norms, weights and adapters of a group have one dtype; DoRA's magnitudes are fp32 and come last. */
+/* Norms, weights and adapters of a group have one dtype; some are fp32 all the same. */
 enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
 {
     const int32_t some = group == 0 ? l->embed.w : group == l->ngroups - 1 ? l->norm : l->layers[group - 1].norm1;
@@ -73,10 +73,10 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     p->ncol = ncol ? ncol : 1;
     p->group = group;
     p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
-    p->decay = ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL;
+    p->decay = !p->constant && (ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL);
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->nshards = l->nranks;
-    *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
+    *(p->trainable && !p->constant ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
     if (p->trainable) {
         p->own_at = l->own_nelem;
         l->own_nelem += aligned(p->chunk * p->ncol);
@@ -91,7 +91,7 @@ static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, i
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
         return -1;
-    *p = (struct param){ .norms_of = norms_of };
+    *p = (struct param){ .norms_of = norms_of, .keeps_fp32 = norms_of >= 0 }; /* a rounded magnitude would scale rows */
     snprintf(p->name, sizeof p->name, "base_model.model.%.200s%s", path, suffix);
     return place_param(b, p, group, nrow, ncol);
 }
@@ -109,18 +109,28 @@ static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
     b->l->norms_nelem += aligned(x->nout);
 }
 
-/* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files. */
-static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                            const char *source, const char *suffix)
+/* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files.
+ * constant: as in struct param, and fp32. */
+static int32_t add_base_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                              const char *source, const char *suffix, bool constant)
 {
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
         return -1;
-    *p = (struct param){ .norms_of = -1, .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
+    *p = (struct param){ .norms_of = -1,
+                         .keeps_fp32 = constant,
+                         .constant = constant,
+                         .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
     snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
     snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source,
              suffix);
     return place_param(b, p, group, nrow, ncol);
+}
+
+static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                            const char *source, const char *suffix)
+{
+    return add_base_param(b, group, nrow, ncol, path, source, suffix, false);
 }
 
 static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
@@ -244,6 +254,8 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
     layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
     choose_adapter(b, &layer->router, LAYER_EXPERT);
     add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
+    layer->router_bias =
+        m->sigmoid ? add_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
     layer->experts = b->rc ? NULL : calloc((size_t)m->nexperts, sizeof *layer->experts);
     if (!layer->experts && !b->rc)
         b->rc = fsdpck_error_nomem(b->err, (size_t)m->nexperts * sizeof *layer->experts);
@@ -277,8 +289,11 @@ static void add_shared(struct builder *b, uint32_t group, const char *block, str
 {
     char path[LAYOUT_NAME];
     layer->shares = true;
+    layer->weighs = b->m->family->shared_gate != NULL;
     snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared);
     add_mlp(b, group, b->m->shared_inner, false, path, &layer->shared);
+    if (!layer->weighs)
+        return;
     snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared_gate);
     layer->shared_gate = add_linear(b, group, b->m->hidden, 1, false, path);
     add_adapters(b, group, (struct linear *[]){ &layer->shared_gate }, 1);
@@ -385,8 +400,7 @@ static int place_values(struct layout *l, const struct train_config *config, str
     int rc = policy_make(config, l, &policy, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         struct param *p = &l->params[i];
-        p->dtype =
-            p->norms_of < 0 ? policy[p->group].dtype : KERN_F32; /* rounding a magnitude would scale whole rows */
+        p->dtype = p->keeps_fp32 ? KERN_F32 : policy[p->group].dtype;
         p->reduce = policy[p->group].reduce;
         l->masters |= p->dtype == KERN_BF16;
         p->value_at = l->value_nbytes;
@@ -469,7 +483,8 @@ void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
             each_mlp(&x->experts[e], fn, ctx);
         if (x->shares) {
             each_mlp(&x->shared, fn, ctx);
-            fn(ctx, (const struct linear *[]){ &x->shared_gate }, 1);
+            if (x->weighs)
+                fn(ctx, (const struct linear *[]){ &x->shared_gate }, 1);
         }
     }
 }

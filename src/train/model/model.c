@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <kernels/experts.h>
+
 #include "model/family.h"
 #include "model/model_reader.h"
 #include "text/file.h"
@@ -16,15 +18,17 @@
 static void read_windows(struct model_reader *r, struct model *m)
 {
     const enum family_window kind = m->family->windows;
-    const bool even = kind == FAMILY_WINDOW_EVEN_LAYERS, by_layer = kind == FAMILY_WINDOW_BY_LAYER || even;
+    const bool even = kind == FAMILY_WINDOW_EVEN_LAYERS, last = kind == FAMILY_WINDOW_LAST_LAYERS,
+               by_layer = kind == FAMILY_WINDOW_BY_LAYER || even || last;
     json_t *value = json_object_get(r->root, "sliding_window"), *types = model_get(r, "layer_types");
     int64_t window =
         value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->window, 0, INT32_MAX);
-    bool on = kind == FAMILY_WINDOW || (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
-    int64_t first = by_layer ? model_get_int(r, "max_window_layers", 28, 0, INT32_MAX) : 0;
+    bool on =
+        kind == FAMILY_WINDOW || last || (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
+    int64_t first = by_layer ? model_get_int(r, "max_window_layers", m->family->max_window_layers, 0, INT32_MAX) : 0;
     if (types && (!by_layer || (int64_t)json_array_size(types) != m->nlayer))
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
-                     "key 'layer_types': one entry for each of %lld layers, and a qwen model, are wanted",
+                     "key 'layer_types': one entry for each of %lld layers is wanted, of a family whose layers differ",
                      (long long)m->nlayer);
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++) {
         const char *type = json_string_value(json_array_get(types, (size_t)l));
@@ -49,9 +53,9 @@ static void read_biases(struct model_reader *r, struct model *m)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mlp_bias' is true, which transformers does not do for %s",
                      f->name);
     m->bias_qkv = f->qkv_bias ? model_get_bool(r, "qkv_bias", true) : f->bias_qkv || attention;
-    m->bias_o = attention && !f->bias_qkv;
+    m->bias_o = attention && !f->bias_qkv && !f->no_bias_o;
     m->bias_mlp = mlp;
-    m->qk_norm = f->qk_norm;
+    m->qk_norm = f->qk_norm || (f->use_qk_norm && model_get_bool(r, "use_qk_norm", false));
 }
 
 static void read_family(struct model_reader *r, struct model *m)
@@ -59,6 +63,11 @@ static void read_family(struct model_reader *r, struct model *m)
     const char *type = json_string_value(model_get(r, "model_type"));
     char known[200];
     m->family = family_find(type);
+    if (!m->family && model_get(r, "kv_lora_rank"))
+        MODEL_REFUSE(
+            r, FSDPCK_ERR_UNSUPPORTED,
+            "model_type \"%.60s\" has multi-head latent attention (key 'kv_lora_rank'), which is not supported",
+            type ? type : "");
     family_list(known, sizeof known);
     if (!m->family)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "model_type \"%.60s\" is not supported; %s are", type ? type : "",
@@ -84,6 +93,7 @@ static void read_sizes(struct model_reader *r, struct model *m)
                                 1, 4096);
     m->max_position = model_get_int(r, "max_position_embeddings", f->max_position, 1, INT32_MAX);
     m->eps = (float)model_get_number(r, r->root, "rms_norm_eps", f->eps, 0);
+    m->npredictors = model_get_int(r, "num_nextn_predict_layers", 0, 0, 4096);
     m->quantized = model_get(r, "quantization_config") != NULL;
     m->tied = model_get_bool(r, "tie_word_embeddings", false);
     if (!r->rc && (m->nhead % m->nkv || m->head_dim % 2))
@@ -93,40 +103,83 @@ static void read_sizes(struct model_reader *r, struct model *m)
             (long long)m->nhead, (long long)m->nkv, (long long)m->head_dim);
 }
 
-/* Layers that mlp_only_layers does not list, of every decoder_sparse_step the last. */
+/* Layers that mlp_only_layers does not list, of every decoder_sparse_step the last; or the later ones. */
 static void read_sparse(struct model_reader *r, struct model *m)
 {
     const int64_t step = model_get_int(r, "decoder_sparse_step", 1, 1, INT32_MAX);
+    const int64_t first = model_get_int(r, "first_k_dense_replace", m->family->first_sparse, 0, INT32_MAX);
+    const enum family_experts which = m->family->experts;
     json_t *dense = model_get(r, "mlp_only_layers"), *number;
     size_t i;
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++)
-        m->sparse[l] = m->family->experts == FAMILY_EVERY_LAYER || (l + 1) % step == 0;
+        m->sparse[l] = which == FAMILY_EVERY_LAYER || (which == FAMILY_LATER_LAYERS ? l >= first : (l + 1) % step == 0);
     if (dense && !json_is_array(dense))
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'mlp_only_layers': a list of layers is wanted");
     json_array_foreach (dense, i, number) {
         const int64_t l = json_integer_value(number);
         if (!json_is_integer(number))
             MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'mlp_only_layers': a list of layers is wanted");
-        else if (l >= 0 && l < m->nlayer && m->family->experts == FAMILY_SOME_LAYERS)
+        else if (l >= 0 && l < m->nlayer && which == FAMILY_SOME_LAYERS)
             m->sparse[l] = false;
     }
+}
+
+/* The router of DeepSeek-V3. */
+static void read_router(struct model_reader *r, struct model *m)
+{
+    m->sigmoid = true;
+    m->routed_scale = (float)model_get_number(r, r->root, "routed_scaling_factor", 1, 0);
+    m->ngroup = model_get_int(r, "n_group", 1, 1, KERN_MOST_EXPERTS);
+    m->top_groups = model_get_int(r, "topk_group", 1, 1, KERN_MOST_EXPERTS);
+    const int64_t each = r->rc ? 0 : m->nexperts / m->ngroup;
+    if (!r->rc && m->routed_scale == 0)
+        MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'routed_scaling_factor': with 0, experts have no effect");
+    if (!r->rc && (m->nexperts % m->ngroup || each < 2 || m->top_groups > m->ngroup))
+        MODEL_REFUSE(
+            r, FSDPCK_ERR_FORMAT,
+            "keys 'n_group' and 'topk_group': %lld of %lld equal groups of at least two of %lld experts cannot "
+            "be chosen",
+            (long long)m->top_groups, (long long)m->ngroup, (long long)m->nexperts);
+    if (!r->rc && m->top_k > m->top_groups * each)
+        MODEL_REFUSE(r, FSDPCK_ERR_FORMAT,
+                     "key 'num_experts_per_tok': %lld of the %lld experts of %lld groups cannot be chosen",
+                     (long long)m->top_k, (long long)(m->top_groups * each), (long long)m->top_groups);
+}
+
+/* Several keys are in use. */
+static const char *experts_key(const struct model_reader *r, const struct family *f)
+{
+    const char *own = f->sigmoid ? "n_routed_experts" : "num_experts";
+    return model_get(r, own) || (f->sigmoid && !model_get(r, "num_local_experts")) ? own : "num_local_experts";
+}
+
+static int64_t read_shared(struct model_reader *r, const struct model *m)
+{
+    const struct family *f = m->family;
+    if (!f->shared)
+        return 0;
+    if (f->shared_inner)
+        return model_get_int(r, "shared_expert_intermediate_size", f->shared_inner, 1, 1 << 22);
+    return r->rc ? 0 : m->expert_inner * model_get_int(r, "n_shared_experts", f->nshared ? f->nshared : -1, 1, 64);
 }
 
 static void read_experts(struct model_reader *r, struct model *m)
 {
     const struct family *f = m->family;
-    const char *key = model_get(r, "num_experts") ? "num_experts" : "num_local_experts"; /* both are in use */
     if (f->experts == FAMILY_DENSE)
         return;
-    m->nexperts = model_get_int(r, key, f->nexperts, 1, 4096);
-    m->top_k = model_get_int(r, "num_experts_per_tok", f->top_k, 1, 4096);
+    m->nexperts = model_get_int(r, experts_key(r, f), f->nexperts ? f->nexperts : -1, 1, KERN_MOST_EXPERTS);
+    m->top_k = model_get_int(r, "num_experts_per_tok", f->top_k ? f->top_k : -1, 1, KERN_MOST_EXPERTS);
     m->expert_inner =
         f->expert_inner ? model_get_int(r, "moe_intermediate_size", f->expert_inner, 1, 1 << 22) : m->inner;
-    m->shared_inner = f->shared ? model_get_int(r, "shared_expert_intermediate_size", f->shared_inner, 1, 1 << 22) : 0;
-    m->normalised = f->normalised || model_get_bool(r, "norm_topk_prob", false);
+    m->shared_inner = read_shared(r, m);
+    m->normalised = f->normalised || model_get_bool(r, "norm_topk_prob", f->norm_topk_prob);
+    m->routed_scale = 1;
     if (!r->rc && m->top_k > m->nexperts)
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'num_experts_per_tok': %lld of %lld experts cannot be chosen",
                      (long long)m->top_k, (long long)m->nexperts);
+    if (f->sigmoid)
+        read_router(r, m);
     read_sparse(r, m);
 }
 
@@ -159,7 +212,7 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
     if (!r.rc)
         read_family(&r, &m);
     if (!r.rc)
-        model_check_refused(&r, m.family->experts != FAMILY_DENSE);
+        model_check_refused(&r, m.family);
     if (!r.rc)
         read_sizes(&r, &m);
     if (!r.rc)

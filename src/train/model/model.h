@@ -17,9 +17,12 @@ struct model {
     bool tied, bias_qkv, bias_o, bias_mlp, qk_norm;
     int64_t nexperts, top_k;            /* 0: no layer is a mixture of experts */
     int64_t expert_inner, shared_inner; /* shared_inner 0: no expert is shared by all tokens */
-    bool normalised;                    /* the weights of a token's experts are divided by their sum */
-    bool *sparse;                       /* (nlayer) the layer is a mixture of experts. Owned */
-    int64_t *window; /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
+    bool normalised, sigmoid;           /* as in struct kern_router, and: */
+    int64_t ngroup, top_groups;
+    float routed_scale;
+    int64_t npredictors; /* layers for multi-token prediction, which have no part in training */
+    bool *sparse;        /* (nlayer) the layer is a mixture of experts. Owned */
+    int64_t *window;     /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
     struct kern_rope rope;
 };
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/family.h"
+
 /* Keys that are used here, or that cannot affect training. */
 static const char *const known_keys[] = {
     "architectures",
@@ -76,6 +78,13 @@ static const char *const known_keys[] = {
     "mlp_only_layers",
     "norm_topk_prob",
     "router_aux_loss_coef",
+    "n_routed_experts",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "routed_scaling_factor",
+    "first_k_dense_replace",
+    "num_nextn_predict_layers",
 };
 
 /* Unsupported maths of any family: a key, and the only value that disables it. */
@@ -161,7 +170,7 @@ static double as_switch(const json_t *value)
 /* A model with experts under the name of a family that has none. */
 static void refuse_experts(struct model_reader *r)
 {
-    static const char *const keys[] = { "num_experts", "num_local_experts" };
+    static const char *const keys[] = { "num_experts", "num_local_experts", "n_routed_experts" };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *value = model_get(r, keys[i]);
         if (value && as_switch(value) != 0)
@@ -170,13 +179,20 @@ static void refuse_experts(struct model_reader *r)
     }
 }
 
-void model_check_refused(struct model_reader *r, bool experts)
+/* True if the family has maths for any value of the key. */
+static bool is_free(const struct family *f, const char *key)
 {
-    if (!experts)
+    return (f->use_qk_norm && strcmp(key, "use_qk_norm") == 0) ||
+           (f->rotary > 0 && strcmp(key, "partial_rotary_factor") == 0);
+}
+
+void model_check_refused(struct model_reader *r, const struct family *family)
+{
+    if (family->experts == FAMILY_DENSE)
         refuse_experts(r);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *value = model_get(r, refused[i].key);
-        if (value && as_switch(value) != refused[i].off)
+        if (value && !is_free(family, refused[i].key) && as_switch(value) != refused[i].off)
             MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s' changes the maths, and its value is not supported",
                          refused[i].key);
     }

@@ -28,8 +28,8 @@ int64_t model_get_int(struct model_reader *r, const char *key, int64_t absent, i
 bool model_get_bool(struct model_reader *r, const char *key, bool absent);
 double model_get_number(struct model_reader *r, const json_t *from, const char *key, double absent, double min);
 
-/* Rejects settings that would change the maths. experts: the family may have some. */
-void model_check_refused(struct model_reader *r, bool experts);
+/* Rejects settings that would change the maths, and that the family does not have. */
+void model_check_refused(struct model_reader *r, const struct family *family);
 /* Notes keys that are neither used nor known to be harmless. */
 void model_note_unknown(struct model_reader *r);
 

@@ -64,7 +64,7 @@ static void count_rope(struct kern_stream *s, const struct kern_rope_apply *a)
 {
     (void)s;
     call();
-    add(a->x.dtype, RATES_ROPE, 2 * bytes(a->nrow, a->nhead * a->dim, a->x.dtype));
+    add(a->x.dtype, RATES_ROPE, 2 * bytes(a->nrow, a->nhead * a->rotary, a->x.dtype));
 }
 
 static void count_table(struct kern_stream *s, struct kern_attention_shape *a)
@@ -299,13 +299,13 @@ static void count_sum_squares(struct kern_stream *s, double *d, const struct ker
 /* All experts are chosen alike. */
 static void count_route(struct kern_stream *s, const struct kern_route *r)
 {
-    const int64_t nchoices = r->ntok * r->top_k;
+    const int64_t nexperts = r->router.nexperts, nchoices = r->ntok * r->router.top_k;
     int64_t before = 0;
     (void)s;
-    elements(KERN_F32, bytes(r->ntok, r->nexperts, KERN_F32));
+    elements(KERN_F32, bytes(r->ntok, nexperts, KERN_F32));
     r->starts[0] = 0;
-    for (int64_t e = 0; e < r->nexperts; e++) {
-        const int64_t after = nchoices * (e + 1) / r->nexperts;
+    for (int64_t e = 0; e < nexperts; e++) {
+        const int64_t after = nchoices * (e + 1) / nexperts;
         r->starts[e + 1] = r->starts[e] + (after - before + r->unit - 1) / r->unit * r->unit;
         before = after;
     }
@@ -314,7 +314,7 @@ static void count_route(struct kern_stream *s, const struct kern_route *r)
 static void count_route_grad(struct kern_stream *s, const struct kern_route_grad *g)
 {
     (void)s;
-    elements(KERN_F32, 2 * bytes(g->ntok, g->nexperts, KERN_F32));
+    elements(KERN_F32, 2 * bytes(g->ntok, g->router.nexperts, KERN_F32));
 }
 
 static void count_expert_rows(struct kern_stream *s, const struct kern_expert_rows *r)

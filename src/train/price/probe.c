@@ -134,7 +134,7 @@ static void probe_norm_grad(struct prober *p)
 
 static void probe_rope(struct prober *p)
 {
-    struct kern_rope_apply a = { .nrow = NTOK, .nhead = HEADS, .dim = DIM };
+    struct kern_rope_apply a = { .nrow = NTOK, .nhead = HEADS, .dim = DIM, .rotary = DIM };
     int32_t *positions = take(p, NTOK, KERN_F32);
     a.x = matrix(p, NTOK, HEADS * DIM, p->dtype);
     a.cosines = take(p, NTOK * DIM / 2, KERN_F32);

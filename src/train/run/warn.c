@@ -73,6 +73,16 @@ static void warn_about_date(const struct job *job)
         note(job, "key 'data.date' has no effect: no chat template asks for the date");
 }
 
+static void warn_about_predictors(const struct job *job)
+{
+    const int64_t n = job->model.npredictors;
+    if (n > 0 && !job->config->lora.enabled)
+        note(job,
+             "the model has %lld layer%s for multi-token prediction (num_nextn_predict_layers), which training, its "
+             "checkpoints and the exported model leave out, as transformers does",
+             (long long)n, fsdpck_plural((uint64_t)n));
+}
+
 void job_warn(const struct job *job)
 {
     if (job->first != 0)
@@ -81,4 +91,5 @@ void job_warn(const struct job *job)
     warn_about_positions(job);
     warn_about_plan(job);
     warn_about_date(job);
+    warn_about_predictors(job);
 }
