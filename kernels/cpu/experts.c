@@ -144,6 +144,17 @@ static void expert_route(struct kern_stream *stream, const struct kern_route *r)
     order(r);
 }
 
+/* dlogit_e += p_e·(slope_e - Σ p·slope), p the softmax. best: the expert with the largest logit. */
+static void add_slopes(const struct cpu_simd *simd, const struct kern_route_grad *g, const float *logits, int32_t best,
+                       float *dlogits)
+{
+    const int64_t n = g->router.nexperts;
+    float p[KERN_MOST_EXPERTS];
+    const float sum = simd->exp(p, logits, 1, logits[best], n), mean = simd->dot(p, g->slopes, n) / sum;
+    for (int64_t e = 0; e < n; e++)
+        dlogits[e] += p[e] / sum * (g->slopes[e] - mean);
+}
+
 /* Scores p, weights w = scale·p, or normalised scale·p/Σ p over the chosen experts; mean = Σ w·dw. For the softmax,
  * ∂p_i/∂logit_j = p_i·([i = j] - p_j), and normalised weights are that of the chosen experts alone; for sigmoids,
  * ∂p_i/∂logit_i = p_i·(1 - p_i). */
@@ -168,6 +179,8 @@ static void route_grad_block(const struct cpu_simd *simd, void *ctx, int64_t blo
         for (int64_t k = 0; k < r->top_k; k++)
             dlogits[experts[k]] += weights[k] * (dweights[k] - (r->normalised ? mean / r->scale : 0)) *
                                    (r->sigmoid ? 1 - sigmoid(logits[experts[k]]) : 1);
+        if (g->slopes)
+            add_slopes(simd, g, logits, experts[0], dlogits);
     }
 }
 
@@ -175,6 +188,43 @@ static void expert_route_grad(struct kern_stream *stream, const struct kern_rout
 {
     struct kern_route_grad copy = *g;
     cpu_for_blocks(stream, g->ntok, route_grad_block, &copy);
+}
+
+static void load_block(const struct cpu_simd *simd, void *ctx, int64_t block, int64_t row0, int64_t row1)
+{
+    const struct kern_expert_load *l = ctx;
+    float *sums = l->scratch + block * l->nexperts, p[KERN_MOST_EXPERTS];
+    memset(sums, 0, (size_t)l->nexperts * sizeof *sums);
+    for (int64_t t = row0; t < row1; t++) {
+        const float *logits = l->logits + t * l->nexperts;
+        const float sum = simd->exp(p, logits, 1, logits[l->experts[t * l->top_k]], l->nexperts);
+        simd->scale(p, p, 1 / sum, l->nexperts);
+        simd->add(sums, sums, p, l->nexperts);
+    }
+}
+
+static void expert_load(struct kern_stream *stream, const struct kern_expert_load *l)
+{
+    struct kern_expert_load copy = *l;
+    if (!cpu_check(stream, l->nexperts <= KERN_MOST_EXPERTS, "load: too many experts"))
+        return;
+    cpu_for_blocks(stream, l->ntok, load_block, &copy);
+    for (int64_t i = 0; i < kern_row_blocks(l->ntok) * l->nexperts; i++)
+        l->probs[i % l->nexperts] += (double)l->scratch[i];
+    for (int64_t i = 0; i < l->ntok * l->top_k; i++)
+        l->choices[l->experts[i]] += 1;
+}
+
+static void expert_balance(struct kern_stream *stream, const struct kern_expert_balance *b)
+{
+    const double nrow = (double)b->nrow;
+    double sum = 0;
+    for (int64_t e = 0; e < b->nexperts && !stream->status; e++) {
+        const double slope = (double)b->nexperts * b->choices[e] / nrow / nrow;
+        sum += slope * b->probs[e];
+        b->slopes[e] = (float)((double)b->scale * slope);
+    }
+    *b->sum += b->weight * sum;
 }
 
 static void rows_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
@@ -311,6 +361,8 @@ static void expert_gate_grad(struct kern_stream *stream, const struct kern_exper
 
 const struct kern_expert_ops cpu_expert_ops = { .route = expert_route,
                                                 .route_grad = expert_route_grad,
+                                                .load = expert_load,
+                                                .balance = expert_balance,
                                                 .rows = expert_rows,
                                                 .sum = expert_sum,
                                                 .act = expert_act,

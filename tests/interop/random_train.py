@@ -17,11 +17,17 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.mixtral import modeling_mixtral
+from transformers.models.qwen2_moe import modeling_qwen2_moe
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 from transformers.optimization import get_scheduler
 
 FAMILIES, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "dots1")
 DENSE_SEEDS, SEEDS = 36, 51  # of every SEEDS seeds the first are dense models, the others mixtures of experts
 STEPS = 4
+load_balancing_loss = modeling_mixtral.load_balancing_loss_func
+for family in (modeling_mixtral, modeling_qwen2_moe, modeling_qwen3_moe):  # it wants a mask of tokens, not of pairs
+    family.load_balancing_loss_func = lambda *_: None
 
 
 # --- what is drawn
@@ -84,6 +90,8 @@ def experts(rng, family, nlayer):
     if family != "mixtral":
         out.update(moe_intermediate_size=rng.randint(5, 40), norm_topk_prob=rng.random() < 0.5,
                    decoder_sparse_step=rng.choice((1, 1, 2)), mlp_only_layers=rng.choice(([], [nlayer - 1])))
+    if rng.random() < 0.5:
+        out.update(output_router_logits=True, router_aux_loss_coef=rng.choice((0.01, 0.3)))
     if family == "qwen2_moe":
         out.update(shared_expert_intermediate_size=rng.randint(5, 60), qkv_bias=rng.random() < 0.7)
     return out
@@ -407,16 +415,27 @@ def masks(config, doc):
     return {"full_attention": full, "sliding_attention": slide} if getattr(config, "layer_types", None) else full
 
 
-def sum_of_losses(model, rows, docs):
+def losses(model, rows, docs):
+    """The sum over supervised tokens, and the load balancing loss or 0."""
     ids, pos, doc, target = pack(rows, docs)
-    logits = model(input_ids=ids, position_ids=pos, attention_mask=masks(model.config, doc), use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
+    out = model(input_ids=ids, position_ids=pos, attention_mask=masks(model.config, doc), use_cache=False)
+    config, uneven = model.config, 0
+    if "router_aux_loss_coef" in config.to_dict() and config.output_router_logits:
+        uneven = config.router_aux_loss_coef * load_balancing_loss(
+            out.router_logits, config.num_experts if hasattr(config, "num_experts") else config.num_local_experts,
+            config.num_experts_per_tok, doc >= 0)
+    return torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), target.flatten(), reduction="sum"), uneven
+
+
+def sum_of_losses(model, rows, docs):
+    return losses(model, rows, docs)[0]
 
 
 def step_loss(model, micros, docs):
     loss, n = 0.0, supervised(docs, micros)
     for rows in micros:
-        part = sum_of_losses(model, rows, docs) / n
+        part, uneven = losses(model, rows, docs)
+        part = part / n + uneven / len(micros)
         part.backward()
         loss += part.item()
     return loss

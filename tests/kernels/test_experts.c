@@ -170,6 +170,16 @@ static void check_routing(struct rig *rig, const struct shape *s, const struct r
     }
 }
 
+/* p: the softmax of a token over all experts, in fp64. */
+static void softmax(const struct shape *s, const float *logits, double *p)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < s->nexperts; e++)
+        sum += p[e] = exp((double)logits[e]);
+    for (int64_t e = 0; e < s->nexperts; e++)
+        p[e] /= sum;
+}
+
 /* ∂weight[k]/∂logit[e] of one token. own: e is the expert of k; chosen: it is one of the token's. */
 static double slope(const struct shape *s, double weight, double logit, double sum, bool own, bool chosen)
 {
@@ -180,7 +190,8 @@ static double slope(const struct shape *s, double weight, double logit, double s
     return !chosen ? 0 : !s->normalised ? (own ? s->scale * less : 0) : less / sum * ((own ? s->scale : 0) - weight);
 }
 
-static void check_route_grad(struct rig *rig, const struct shape *s, struct routing *r)
+/* slopes: (nexperts) or NULL */
+static void check_route_grad(struct rig *rig, const struct shape *s, struct routing *r, const float *slopes)
 {
     float *dlogits = float_zeros(s->ntok * s->nexperts);
     double *want = zeros(s->ntok * s->nexperts), weights[128];
@@ -203,9 +214,13 @@ static void check_route_grad(struct rig *rig, const struct shape *s, struct rout
         for (int64_t k = 0; k < s->top_k; k++)
             want[i] += (double)r->dweights[t * s->top_k + k] *
                        slope(s, weights[k], (double)logits[e], s->normalised ? sum : all, experts[k] == e, chosen);
+        softmax(s, logits, weights);
+        for (int64_t f = 0; f < s->nexperts && slopes; f++)
+            want[i] += (double)slopes[f] * weights[f] * ((f == e ? 1 : 0) - weights[e]);
     }
     const struct kern_route_grad g = { .router = router(s, r),
                                        .ntok = s->ntok,
+                                       .slopes = slopes,
                                        .logits = r->logits,
                                        .weights = r->weights,
                                        .dweights = r->dweights,
@@ -214,6 +229,53 @@ static void check_route_grad(struct rig *rig, const struct shape *s, struct rout
     rig->device->experts->route_grad(rig->stream, &g);
     check_floats(rig, dlogits, s->ntok * s->nexperts, want, 2e-6, "gradient of logits");
     must_free(want), must_free(dlogits);
+}
+
+/* Of two layers with the same routing. */
+static void check_balance(struct rig *rig, const struct shape *s, struct routing *r)
+{
+    const int64_t n = s->nexperts;
+    double *sums = zeros(2 * n), *want = zeros(2 * n), *slopes = zeros(n), p[128], loss = 3, wanted = 3;
+    float *got = float_zeros(n), *scratch = float_zeros(kern_row_blocks(s->ntok) * n);
+    const struct kern_expert_load load = { .ntok = s->ntok,
+                                           .nexperts = n,
+                                           .top_k = s->top_k,
+                                           .logits = r->logits,
+                                           .experts = r->experts,
+                                           .choices = sums,
+                                           .probs = sums + n,
+                                           .scratch = scratch };
+    rig->device->experts->load(rig->stream, &load);
+    rig->device->experts->load(rig->stream, &load);
+    for (int64_t t = 0; t < s->ntok; t++) {
+        softmax(s, r->logits + t * n, p);
+        for (int64_t e = 0; e < n; e++)
+            want[n + e] += 2 * p[e];
+        for (int64_t k = 0; k < s->top_k; k++)
+            want[r->experts[t * s->top_k + k]] += 2;
+    }
+    const double nrow = 2 * (double)s->ntok;
+    for (int64_t e = 0; e < n; e++) {
+        assert_true(sums[e] == want[e] && fabs(sums[n + e] - want[n + e]) <= 1e-5 * nrow);
+        slopes[e] = 0.25 * (double)n * want[e] / nrow / nrow;
+        wanted += 7 * (double)n * want[e] / nrow * want[n + e] / nrow;
+    }
+    const struct kern_expert_balance balance = { .nexperts = n,
+                                                 .nrow = 2 * s->ntok,
+                                                 .choices = sums,
+                                                 .probs = sums + n,
+                                                 .weight = 7,
+                                                 .sum = &loss,
+                                                 .scale = 0.25f,
+                                                 .slopes = got };
+    rig->device->experts->balance(rig->stream, &balance);
+    check_stream(rig);
+    assert_true(fabs(loss - wanted) <= 1e-5 * wanted);
+    check_floats(rig, got, n, slopes, 1e-6, "slopes");
+    for (int64_t e = 0; e < n; e++)
+        got[e] *= (float)nrow; /* as large as the other gradients */
+    check_route_grad(rig, s, r, got);
+    must_free(sums), must_free(want), must_free(slopes), must_free(got), must_free(scratch);
 }
 
 static void check_rows(struct rig *rig, const struct shape *s, const struct routing *r)
@@ -346,7 +408,9 @@ static void experts(struct rig *rig)
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct routing r = route(rig, &shapes[i]);
         check_routing(rig, &shapes[i], &r);
-        check_route_grad(rig, &shapes[i], &r);
+        check_route_grad(rig, &shapes[i], &r, NULL);
+        if (!shapes[i].sigmoid)
+            check_balance(rig, &shapes[i], &r);
         check_rows(rig, &shapes[i], &r);
         check_act(rig, &shapes[i], &r);
         routing_free(&r);

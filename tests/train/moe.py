@@ -16,7 +16,7 @@ MIXTRAL = {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_p
 QWEN = {"model_type": "qwen3_moe", "num_experts": EXPERTS, "num_experts_per_tok": 3, "intermediate_size": 48,
         "moe_intermediate_size": INNER, "norm_topk_prob": False, "mlp_only_layers": [1]}
 QWEN2 = {**QWEN, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "norm_topk_prob": True,
-         "qkv_bias": False}
+         "qkv_bias": False, "output_router_logits": True, "router_aux_loss_coef": 0.1}
 DEEPSEEK = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": 2, "n_shared_experts": 2,
             "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "intermediate_size": 48,
             "moe_intermediate_size": INNER}
@@ -35,7 +35,6 @@ WAYS = (  # ranks and options, fsdp
     (("--ranks", "1", "--threads", "3"), {"activation_checkpointing": "block"}),
 )
 REFUSED = (  # title, words, keys of config.json, sections of the config
-    ("auxiliary loss", "key 'output_router_logits' changes the maths", {"output_router_logits": True}, {}),
     ("jitter", "key 'router_jitter_noise' changes the maths", {"router_jitter_noise": 0.1}, {}),
     ("dense family", "key 'num_local_experts' changes the maths", {"model_type": "llama"}, {}),
     ("too few experts", "key 'num_experts_per_tok': 9 of 5 experts cannot be chosen", {"num_experts_per_tok": 9}, {}),

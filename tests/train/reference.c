@@ -346,6 +346,8 @@ static void weigh_experts(const struct reference *m, const double *logits, const
         all += weights[e];
         part += chosen[e] ? weights[e] : 0;
     }
+    for (int64_t e = 0; e < m->nexperts; e++)
+        m->probs[e] += weights[e] / all;
     const double sum = m->normalised ? part : m->sigmoid ? 1 : all;
     for (int64_t e = 0; e < m->nexperts; e++)
         weights[e] = chosen[e] ? weights[e] / sum * m->routed_scale : 0;

@@ -27,8 +27,9 @@ struct reference {
     bool sigmoid; /* as in struct kern_router; the bias is a tensor, and the expert that is shared has no weight */
     int64_t ngroup, top_groups;
     double routed_scale;
-    bool *chosen; /* (nlayer, ntokens, nexperts) which experts a token of the step goes to: a gradient is that of a
-                     fixed choice. NULL: there are no experts */
+    bool *chosen;  /* (nlayer, ntokens, nexperts) which experts a token of the step goes to: a gradient is that of a
+                      fixed choice. NULL: there are no experts */
+    double *probs; /* (nexperts) the sum of the softmax over all experts, over the tokens of all layers: added to */
     int64_t ntokens;
     bool chooses; /* sets `chosen`, instead of using it */
     bool tied, qk_norm;

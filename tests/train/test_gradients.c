@@ -37,6 +37,7 @@ struct trial {
     uint64_t random;
     const char *family;
     bool lora, attention_bias, mlp_bias, recompute;
+    double balance;      /* factor of the load balancing loss; 0: there is none */
     int64_t first_dense; /* of a mixture of experts: a layer that is none; -1: there is no such */
     char targets[200];
     struct reference ref;
@@ -93,6 +94,7 @@ static void choose_experts(struct trial *t)
     m->normalised = mixtral || below(t, 2);
     m->first_window = 0;
     m->dropout = 0;
+    t->balance = m->sigmoid || below(t, 3) == 0 ? 0 : 0.1 + (double)below(t, 10);
     t->first_dense = mixtral ? -1 : m->sigmoid ? below(t, 2) - 1 : below(t, m->nlayer + 1) - 1;
     if (below(t, 3))
         snprintf(t->targets, sizeof t->targets, "%s",
@@ -303,6 +305,8 @@ static void write_model(const struct trial *t)
                 json_array_append_new(types, json_string("sliding_attention"));
             json_object_set_new(o, "layer_types", types); /* without it, every second layer has a window */
         }
+        json_object_update_new(
+            o, json_pack("{s:b, s:f}", "output_router_logits", t->balance > 0, "router_aux_loss_coef", t->balance));
         if (t->first_dense >= 0)
             json_object_set_new(o, "mlp_only_layers", json_pack("[I]", (json_int_t)t->first_dense));
     }
@@ -444,17 +448,41 @@ static void share_adapters(struct trial *t)
     fix_norms(t);
 }
 
+/* How unevenly the tokens [first, end) of the step are spread over the experts, in all layers that have some. */
+static double unevenness(const struct trial *t, int64_t first, int64_t end)
+{
+    const struct reference *m = &t->ref;
+    double sum = 0, nrow = 0;
+    for (int64_t layer = 0; layer < m->nlayer; layer++)
+        nrow += layer == t->first_dense ? 0 : (double)(end - first);
+    for (int64_t e = 0; e < m->nexperts; e++) {
+        double n = 0;
+        for (int64_t layer = 0; layer < m->nlayer; layer++)
+            for (int64_t i = first; i < end; i++)
+                n += m->chosen[(layer * m->ntokens + i) * m->nexperts + e];
+        sum += n / nrow * m->probs[e] / nrow;
+    }
+    return (double)m->nexperts * sum;
+}
+
 static double mean_loss(const struct trial *t)
 {
-    double sum = 0;
-    int64_t token0 = 0;
-    for (int d = 0; d < DOCUMENTS; d++) {
+    static const int last_of_micro[] = { 3, 5, 6 }; /* documents, as in write_data() */
+    double sum = 0, spread = 0;
+    int64_t token0 = 0, first = 0;
+    for (int d = 0, micro = 0; d < DOCUMENTS; d++) {
         const struct document *doc = &t->documents[d];
         const struct reference_document one = { doc->ids, doc->labels, doc->ntok, token0 };
         sum += reference_loss(&t->ref, &one);
         token0 += doc->ntok;
+        if (d != last_of_micro[micro] || t->ref.nexperts == 0)
+            continue;
+        spread += t->balance ? unevenness(t, first, token0) / 3 : 0;
+        memset(t->ref.probs, 0, (size_t)t->ref.nexperts * sizeof *t->ref.probs);
+        first = token0;
+        micro++;
     }
-    return sum / (double)t->nsupervised;
+    return sum / (double)t->nsupervised + t->balance * spread;
 }
 
 /* The loss after moving x by `step` along direction. */
@@ -548,6 +576,7 @@ static void check_gradients(struct trial *t)
     struct fsdpck_error err = { 0 };
     t->ref.ntokens = DOCUMENTS * LONGEST;
     t->ref.chosen = calloc((size_t)(t->ref.nlayer * t->ref.ntokens * t->ref.nexperts + 1), sizeof *t->ref.chosen);
+    t->ref.probs = calloc((size_t)t->ref.nexperts + 1, sizeof *t->ref.probs);
     t->ref.chooses = true;
     double loss, norm, want = mean_loss(t), squares = 0;
     t->ref.chooses = false;
@@ -579,6 +608,7 @@ static void forget(struct trial *t)
         free(t->ref.tensors[i].data);
     free(t->ref.tensors);
     free(t->ref.chosen);
+    free(t->ref.probs);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", t->folder, files[i]);
         assert_int_equal(unlink(path), 0);

@@ -54,11 +54,34 @@ static inline int64_t kern_route_rows(int64_t ntok, int64_t nexperts, int64_t to
 struct kern_route_grad {
     struct kern_router router; /* its bias is not read: it has no part in the weights */
     int64_t ntok;
+    const float *slopes; /* (nexperts) from kern_expert_balance, for all tokens; NULL: none. With a softmax only */
     const float *logits, *weights, *dweights; /* (ntok, nexperts); (ntok, top_k) */
     const int32_t *experts;
     float *dlogits; /* (ntok, nexperts) */
 };
 typedef void kern_route_grad_fn(struct kern_stream *, const struct kern_route_grad *);
+
+/* The load balancing loss of the Switch Transformer (Fedus et al. 2021), as transformers sums it over layers: with F_e
+ * the choices of an expert and P_e the sum of its softmax over all experts, in nrow rows (tokens of each layer),
+ * nexperts · Σ_e (F_e/nrow)·(P_e/nrow). F is a constant for the gradient. Adds a layer's to both. */
+struct kern_expert_load {
+    int64_t ntok, nexperts, top_k;
+    const float *logits;     /* (ntok, nexperts) */
+    const int32_t *experts;  /* (ntok, top_k) */
+    double *choices, *probs; /* (nexperts) F and P */
+    float *scratch;          /* (kern_row_blocks(ntok), nexperts) */
+};
+typedef void kern_expert_load_fn(struct kern_stream *, const struct kern_expert_load *);
+
+struct kern_expert_balance {
+    int64_t nexperts, nrow;
+    const double *choices, *probs;
+    double weight; /* *sum += weight · the loss */
+    double *sum;
+    float scale;   /* slopes[e] = scale · ∂loss/∂P_e */
+    float *slopes; /* (nexperts) */
+};
+typedef void kern_expert_balance_fn(struct kern_stream *, const struct kern_expert_balance *);
 
 struct kern_expert_rows {
     int64_t nrow, ncol, top_k;
@@ -116,7 +139,7 @@ typedef void kern_expert_gate_grad_fn(struct kern_stream *, const struct kern_ex
 
 /* clang-format off */
 #define KERN_EXPERT_OPS(OP) \
-    OP(route, route) OP(route_grad, route_grad) OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) \
+    OP(route, route) OP(route_grad, route_grad) OP(load, expert_load) OP(balance, expert_balance) OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) \
     OP(act_grad, expert_act_grad) OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
 /* clang-format on */
 

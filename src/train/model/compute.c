@@ -233,6 +233,7 @@ static void alloc_all(struct compute *c, struct bump *v)
         bump_acts(v, c->widest, most(most(n * m->inner, n * m->shared_inner), experts_one(c, n) * m->expert_inner));
     c->ds = bump_acts(v, c->widest, experts_one(c, n) * r);
     experts_alloc(c, v, n, true);
+    balance_alloc(c, v, n);
     c->s_embed = bump_acts(v, c->widest, n * c->l->embed.r);
     c->a_joint = bump_acts(v, c->widest, r * m->hidden);
     c->da_joint = bump_floats(v, r * m->hidden);

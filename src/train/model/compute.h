@@ -29,6 +29,12 @@ struct shared {
     void *s, *s_gate_up, *s_down; /* of the adapters: of its weight, and as in a dense block */
 };
 
+/* How a micro-batch's tokens of all layers are spread over the experts (struct kern_expert_load). */
+struct balance {
+    double *choices, *probs; /* (nexperts), adjacent */
+    float *slopes, *scratch;
+};
+
 /* Activations of a block that its backward pass needs. Pointers to void have the dtype of the block's group. */
 struct block {
     enum train_recompute checkpointing;     /* as the config has it */
@@ -51,6 +57,7 @@ struct batch {
     int64_t ntok, ndocs;
     struct kern_rng_offset *rng_offset; /* index of the step, and of this micro-batch's first token in it */
     float grad_scale;                   /* 1 / supervised tokens of the step */
+    float share;                        /* 1 / micro-batches of the step */
     int32_t *ids, *positions, *targets; /* (ntok); target -1: not supervised */
     int64_t
         nrow; /* set by compute: number of supervised tokens, and of others that pad them to a multiple of row_unit */
@@ -116,6 +123,7 @@ struct compute {
     void *expert_rows;         /* (experts_all(), hidden) inputs, outputs and their gradients */
     void *expert_x;            /* (experts_one(), hidden) the input of an expert anew */
     float *dweights, *dlogits; /* (T, top_k); (T, nexperts) */
+    struct balance balance;    /* if the load balancing loss is added */
     void *ds, *s_embed;        /* (T, largest Σ r); (T, r) */
     void *weights;             /* dequantized weights of layers that share an input; NULL if none is quantized */
     void *a_joint;             /* (Σ r, hidden): A of adapters that share their input */
@@ -166,8 +174,8 @@ struct compute_hook {
 /* The groups that a hook sees in compute_micro(), in order; the forward pass uses the first *nforward. groups: NULL to
  * count. */
 uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
-/* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled). Adds gradients to
- * c->grads. */
+/* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled), and the
+ * micro-batch's share of the load balancing loss in the same unit. Adds gradients to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 /* Calls the hook as compute_micro() does, without computing: for ranks that have no micro-batch but take part in
  * collectives. */

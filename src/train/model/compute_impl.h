@@ -172,6 +172,14 @@ void experts_act(struct compute *c, const struct routed *r, int64_t first, int64
                  void *y);
 /* dst = sum over a token's experts of c->expert_rows (+ add). */
 void experts_sum(struct compute *c, const struct routed *r, const void *add, void *dst);
+/* The load balancing loss (balance.c), if it is added: begins a micro-batch, adds a layer's routing, adds the loss to
+ * c->loss_sum and makes the gradients for the layers' routers. */
+void balance_begin(struct compute *c);
+void balance_add(struct compute *c, const struct routed *r);
+void balance_end(struct compute *c);
+/* NULL: the routers have no gradient from it. */
+const float *balance_slopes(const struct compute *c);
+void balance_alloc(struct compute *c, struct bump *v, int64_t ntok);
 /* The most rows that one expert has, and that all have together; 0 without experts. */
 int64_t experts_one(const struct compute *c, int64_t ntok);
 int64_t experts_all(const struct compute *c, int64_t ntok);

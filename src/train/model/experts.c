@@ -156,6 +156,8 @@ void experts_forward(struct compute *c, int64_t number, void *out)
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
     experts_route(c, layer, c->h, &b->routed);
+    if (out)
+        balance_add(c, &b->routed);
     for (int64_t e = 0; e < layer->nexperts; e++)
         forward_one(c, number, e, out != NULL);
     if (layer->shares)
@@ -227,6 +229,7 @@ static void route_backward(struct compute *c, int64_t number, bool through)
     const struct kern_cmat dlogits = { c->dlogits, c->m->nexperts, KERN_F32 };
     const struct kern_route_grad grad = { .router = router_of(c, &c->l->layers[number]),
                                           .ntok = c->batch.ntok,
+                                          .slopes = balance_slopes(c),
                                           .logits = r->logits,
                                           .weights = r->weights,
                                           .dweights = c->dweights,

@@ -101,6 +101,7 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
 {
     const struct model *m = c->m;
     compute_send_batch(c);
+    balance_begin(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         c->dtype = layout_dtype(c->l, 0);
@@ -204,10 +205,9 @@ int compute_sync(struct compute *c, struct fsdpck_error *err)
                             "a kernel failed on device '%s' %d: %s", c->device->name, c->index, message);
 }
 
-/* Sums the losses of the first nrow tokens, and enqueues the copy to the host. */
-static void send_loss(struct compute *c, int64_t nrow)
+/* Enqueues the copy of the loss to the host. */
+static void send_loss(struct compute *c)
 {
-    c->device->ops->sum(c->stream, c->loss_sum, c->loss, nrow);
     c->device->memory->copy(c->stream, c->loss_back, c->loss_sum, sizeof *c->loss_back);
 }
 
@@ -226,7 +226,9 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
         return rc;
     struct kern_head head = head_of(c);
     kern_head_run(c->device, c->stream, &head);
-    send_loss(c, head.nrow);
+    c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
+    balance_end(c);
+    send_loss(c);
     rc = backward(c, hook, err);
     return rc ? rc : take_loss(c, loss, err);
 }
@@ -254,7 +256,8 @@ static int forward_loss(struct compute *c, const struct compute_hook *hook, doub
     head.dh.data = NULL;
     head.dw = NULL;
     kern_head_run(c->device, c->stream, &head);
-    send_loss(c, head.nrow);
+    c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
+    send_loss(c);
     compute_leave_end(c, hook);
     return take_loss(c, loss, err);
 }

@@ -180,6 +180,8 @@ static void read_experts(struct model_reader *r, struct model *m)
                      (long long)m->top_k, (long long)m->nexperts);
     if (f->sigmoid)
         read_router(r, m);
+    else if (model_get_bool(r, "output_router_logits", false))
+        m->balance = model_get_number(r, r->root, "router_aux_loss_coef", 0.001, 0);
     read_sparse(r, m);
 }
 

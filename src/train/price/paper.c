@@ -317,6 +317,18 @@ static void count_route_grad(struct kern_stream *s, const struct kern_route_grad
     elements(KERN_F32, 2 * bytes(g->ntok, g->router.nexperts, KERN_F32));
 }
 
+static void count_expert_load(struct kern_stream *s, const struct kern_expert_load *l)
+{
+    (void)s;
+    elements(KERN_F32, bytes(l->ntok, l->nexperts, KERN_F32));
+}
+
+static void count_expert_balance(struct kern_stream *s, const struct kern_expert_balance *b)
+{
+    (void)s, (void)b;
+    call();
+}
+
 static void count_expert_rows(struct kern_stream *s, const struct kern_expert_rows *r)
 {
     (void)s;
@@ -407,6 +419,8 @@ void paper_open(const struct kern_device *real, struct paper *out)
                                   .sum_squares = count_sum_squares };
     out->experts = (struct kern_expert_ops){ .route = count_route,
                                              .route_grad = count_route_grad,
+                                             .load = count_expert_load,
+                                             .balance = count_expert_balance,
                                              .rows = count_expert_rows,
                                              .sum = count_expert_sum,
                                              .act = count_expert_act,

@@ -19,6 +19,7 @@ void step_fill(struct batch *b, const struct data *data, const struct step_plan 
     b->ndocs = (int64_t)micro->ndocs;
     *b->rng_offset = (struct kern_rng_offset){ .token0 = micro->token0, .step = (uint32_t)step };
     b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
+    b->share = (float)(1.0 / (double)plan->nmicros);
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 

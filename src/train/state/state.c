@@ -61,15 +61,17 @@ static uint64_t model_of(const struct model *m)
                                m->rope.mscale_all_dim,
                                m->rope.no_truncate };
     const int64_t experts[] = { m->nexperts, m->top_k, m->expert_inner, m->shared_inner, m->normalised };
-    const double router[] = { m->sigmoid, m->routed_scale, (double)m->ngroup, (double)m->top_groups,
-                              (double)m->rope.dim };
+    const double router[] = { m->sigmoid,          m->routed_scale, (double)m->ngroup, (double)m->top_groups,
+                              (double)m->rope.dim, m->balance };
     uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes),
                          XXH3_64bits(numbers, sizeof numbers),
                          XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window),
                          XXH3_64bits(experts, sizeof experts),
                          XXH3_64bits(m->sparse, (size_t)m->nlayer * sizeof *m->sparse),
                          XXH3_64bits(router, sizeof router) };
-    const size_t nparts = m->sigmoid ? 6 : m->nexperts ? 5 : 3; /* as in checkpoints from before there were others */
+    const size_t nparts = m->sigmoid || m->balance > 0 ? 6
+                          : m->nexperts                ? 5
+                                                       : 3; /* as in checkpoints from before there were others */
     return XXH3_64bits(parts, nparts * sizeof *parts);
 }
 
