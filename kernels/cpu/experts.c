@@ -126,18 +126,10 @@ static void order(const struct kern_route *r)
     r->starts[0] = 0;
 }
 
-static bool is_possible(const struct kern_router *r)
-{
-    const int64_t n = r->ngroup > 1 ? r->nexperts / r->ngroup : r->nexperts;
-    return r->top_k > 0 && r->top_k <= r->nexperts && r->nexperts <= KERN_MOST_EXPERTS &&
-           (r->ngroup <= 1 || (r->sigmoid && n > 1 && r->nexperts % r->ngroup == 0 && r->top_groups <= r->ngroup &&
-                               r->top_k <= r->top_groups * n));
-}
-
 static void expert_route(struct kern_stream *stream, const struct kern_route *r)
 {
     struct kern_route copy = *r;
-    if (!cpu_check(stream, is_possible(&r->router) && r->unit > 0,
+    if (!cpu_check(stream, kern_router_can_choose(&r->router) && r->unit > 0,
                    "route: top_k is not one of 1 … nexperts, or the groups do not hold as many experts"))
         return;
     cpu_for_blocks(stream, r->ntok, choose_block, &copy);
@@ -178,8 +170,8 @@ static void route_grad_block(const struct cpu_simd *simd, void *ctx, int64_t blo
         }
         for (int64_t k = 0; k < r->top_k; k++)
             dlogits[experts[k]] += weights[k] * (dweights[k] - (r->normalised ? mean / r->scale : 0)) *
-                                   (r->sigmoid ? 1 - sigmoid(logits[experts[k]]) : 1);
-        if (g->slopes)
+                                   (r->sigmoid ? sigmoid(-logits[experts[k]]) : 1);
+        if (g->slopes && t < g->nsloped)
             add_slopes(simd, g, logits, experts[0], dlogits);
     }
 }
@@ -209,8 +201,7 @@ static void expert_load(struct kern_stream *stream, const struct kern_expert_loa
     if (!cpu_check(stream, l->nexperts <= KERN_MOST_EXPERTS, "load: too many experts"))
         return;
     cpu_for_blocks(stream, l->ntok, load_block, &copy);
-    for (int64_t i = 0; i < kern_row_blocks(l->ntok) * l->nexperts; i++)
-        l->probs[i % l->nexperts] += (double)l->scratch[i];
+    cpu_fold(stream, l->probs, l->scratch, kern_row_blocks(l->ntok), l->nexperts);
     for (int64_t i = 0; i < l->ntok * l->top_k; i++)
         l->choices[l->experts[i]] += 1;
 }
@@ -220,8 +211,8 @@ static void expert_balance(struct kern_stream *stream, const struct kern_expert_
     const double nrow = (double)b->nrow;
     double sum = 0;
     for (int64_t e = 0; e < b->nexperts && !stream->status; e++) {
-        const double slope = (double)b->nexperts * b->choices[e] / nrow / nrow;
-        sum += slope * b->probs[e];
+        const double slope = (double)b->nexperts * (double)b->choices[e] / nrow / nrow;
+        sum += slope * (double)b->probs[e];
         b->slopes[e] = (float)((double)b->scale * slope);
     }
     *b->sum += b->weight * sum;

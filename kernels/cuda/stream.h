@@ -49,6 +49,8 @@ bool cuda_has_scratch(struct kern_stream *stream);
 int cuda_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Calls cuda_fail with KERN_ERR_ARG and `words` if !ok. Returns false if the stream has failed, now or earlier. */
 bool cuda_check(struct kern_stream *stream, bool ok, const char *words);
+/* Copies to host memory, after the work before it, and waits. Zeros if the stream has failed. */
+void cuda_read_back(struct kern_stream *stream, void *host, const void *from, size_t nbytes);
 /* Sets the stream's error from a fault that a kernel found. f: a copy on the host, made after the work on the stream
  * has run. */
 void cuda_fault_report(struct kern_stream *stream, const struct cuda_fault *fault);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/experts.h"
 #include "cuda/ops.h"
 
 enum { SCRATCH_AND_PANEL_BYTES = CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES };
@@ -54,6 +55,17 @@ static void check(struct kern_stream *s, const char *what, cudaError_t code)
     if (code != cudaSuccess)
         cuda_fail(s, code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY, "%s: %s", what,
                   cudaGetErrorString(code));
+}
+
+void cuda_read_back(struct kern_stream *s, void *host, const void *from, size_t nbytes)
+{
+    cuda_use(s->index);
+    if (!s->status)
+        check(s, "a copy to the host", cudaMemcpyAsync(host, from, nbytes, cudaMemcpyDeviceToHost, handle_of(s)));
+    if (!s->status)
+        check(s, "a copy to the host", cudaStreamSynchronize(handle_of(s)));
+    if (s->status)
+        memset(host, 0, nbytes);
 }
 
 static void stream_free(struct kern_stream *s)
@@ -226,6 +238,7 @@ const struct kern_device cuda_device = {
     .row_unit = 128,
     .ops = &cuda_ops,
     .memory = &cuda_memory,
+    .experts = &cuda_expert_ops,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .stream_sync = stream_sync,

@@ -11,6 +11,7 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
 from harness import Failure, Tests, config_of
+from moe import LORA, Moe
 from ranks_harness import MPI_ENV, MPIRUN, need_mpi
 
 # What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
@@ -117,6 +118,22 @@ class Hosted(Tests):
                 losses[device] = [m[1] for m in self.bits(out)[0]]
             self.near(f"dropout, DoRA {dora}: loss",
                       max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
+
+    def mixture(self, family):
+        """A mixture of experts: the processor's losses and norms, the same bits for any number of ranks, samples."""
+        numbers, model = {}, Moe.model_of(self, family, vocab_size=136)
+        for device, ranks in ("cpu", 1), ("cuda", 1), ("cuda", 2), ("cuda", 4):
+            path, out = self.config(f"{family}-{device}-{ranks}", 30, model=str(model), lora={**LORA, "r": 2},
+                                    dtype={"param": "fp32"},
+                                    sample={"every": 2, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
+            self.ends(path, "--ranks", ranks, device=device)
+            numbers[device, ranks] = self.bits(out)
+        want = numbers["cuda", 1]
+        if any(numbers["cuda", n] != want for n in (2, 4)):
+            raise Failure("other bits with other numbers of ranks")
+        for got, (_, loss, norm, *_) in zip(want[0], numbers["cpu", 1][0], strict=True):
+            self.near("loss", abs(got[1] - loss), 1e-5)
+            self.near("norm", abs(got[2] / norm - 1), 1e-4)
 
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
@@ -305,6 +322,7 @@ def main():
     checks += [
         ("training, other kernels", t.refused, "lora-qwen3"),
         ("training, dropout", t.dropped),
+        *((f"mixture of experts, {family}", t.mixture, family) for family in ("qwen2", "glm")),
         ("replayed", t.replayed),
         ("launches", t.launches),
         ("circumstances", t.circumstances),

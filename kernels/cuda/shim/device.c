@@ -58,12 +58,14 @@ const struct kern_device *cuda_shim_device(void)
     static struct kern_device device;
     static struct kern_memory memory;
     extern const struct kern_ops cuda_ops;
+    extern const struct kern_expert_ops cuda_expert_ops;
     memory = cpu_memory;
     memory.copy = copy;
     memory.zero = zero;
     device = cpu_device; /* its events are clock readings and ignore the stream */
     device.name = "cuda-shim";
     device.ops = &cuda_ops;
+    device.experts = &cuda_expert_ops;
     device.memory = &memory;
     device.stream_new = stream_new;
     device.stream_free = cuda_shim_stream_free;

@@ -145,6 +145,11 @@ static inline void __syncwarp()
     __ballot_sync(~0u, 0);
 }
 
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);

@@ -24,6 +24,14 @@ void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t share
     shim_run(grid, nthread, shared_nbytes, body, ctx);
 }
 
+void cuda_read_back(struct kern_stream *stream, void *host, const void *from, size_t nbytes)
+{
+    if (stream->status)
+        memset(host, 0, nbytes);
+    else
+        memcpy(host, from, nbytes);
+}
+
 enum { SMALL_PANEL = 8 << 10 }; /* makes even small products take several passes */
 
 struct kern_stream *cuda_shim_stream_new(void)

@@ -3,7 +3,7 @@
  * choice is a token and one of its experts: number token·top_k + slot. The rows that experts work on are the choices in
  * the order of experts, and of tokens within each: those of an expert are consecutive, so that its products are plain
  * ones. No token is left out, however uneven the choice. These operations are a table of their own,
- * kern_device.experts, which is NULL on a device that does not have them. */
+ * kern_device.experts. */
 #ifndef KERNELS_EXPERTS_H
 #define KERNELS_EXPERTS_H
 
@@ -28,6 +28,15 @@ struct kern_router {
     int64_t ngroup;     /* groups of as many consecutive experts, at least two, with sigmoid only; 0 or 1: none */
     int64_t top_groups; /* those count whose two best scores, with bias, have the largest sums; they hold top_k */
 };
+
+/* True if as many experts can be chosen. */
+static inline bool kern_router_can_choose(const struct kern_router *r)
+{
+    const int64_t n = r->ngroup > 1 ? r->nexperts / r->ngroup : r->nexperts;
+    return r->top_k > 0 && r->top_k <= r->nexperts && r->nexperts <= KERN_MOST_EXPERTS &&
+           (r->ngroup <= 1 || (r->sigmoid && n > 1 && r->nexperts % r->ngroup == 0 && r->top_groups <= r->ngroup &&
+                               r->top_k <= r->top_groups * n));
+}
 
 struct kern_route {
     struct kern_router router;
@@ -54,7 +63,8 @@ static inline int64_t kern_route_rows(int64_t ntok, int64_t nexperts, int64_t to
 struct kern_route_grad {
     struct kern_router router; /* its bias is not read: it has no part in the weights */
     int64_t ntok;
-    const float *slopes; /* (nexperts) from kern_expert_balance, for all tokens; NULL: none. With a softmax only */
+    const float *slopes; /* (nexperts) from kern_expert_balance, with a softmax only; NULL: none. They count for */
+    int64_t nsloped;     /* so many tokens, the first ones: not for padding */
     const float *logits, *weights, *dweights; /* (ntok, nexperts); (ntok, top_k) */
     const int32_t *experts;
     float *dlogits; /* (ntok, nexperts) */
@@ -66,16 +76,16 @@ typedef void kern_route_grad_fn(struct kern_stream *, const struct kern_route_gr
  * nexperts · Σ_e (F_e/nrow)·(P_e/nrow). F is a constant for the gradient. Adds a layer's to both. */
 struct kern_expert_load {
     int64_t ntok, nexperts, top_k;
-    const float *logits;     /* (ntok, nexperts) */
-    const int32_t *experts;  /* (ntok, top_k) */
-    double *choices, *probs; /* (nexperts) F and P */
-    float *scratch;          /* (kern_row_blocks(ntok), nexperts) */
+    const float *logits;    /* (ntok, nexperts) */
+    const int32_t *experts; /* (ntok, top_k) */
+    float *choices, *probs; /* (nexperts) F and P */
+    float *scratch;         /* (kern_row_blocks(ntok), nexperts) */
 };
 typedef void kern_expert_load_fn(struct kern_stream *, const struct kern_expert_load *);
 
 struct kern_expert_balance {
     int64_t nexperts, nrow;
-    const double *choices, *probs;
+    const float *choices, *probs;
     double weight; /* *sum += weight · the loss */
     double *sum;
     float scale;   /* slopes[e] = scale · ∂loss/∂P_e */

@@ -29,7 +29,7 @@ struct kern_device {
     int64_t row_unit; /* height of a tile; callers round recurring numbers of rows (tokens) up to a multiple of it, so
                          that few shapes occur and each is chosen once */
     const struct kern_ops *ops;
-    const struct kern_expert_ops *experts; /* experts.h; NULL: the device has none */
+    const struct kern_expert_ops *experts; /* experts.h */
     const struct kern_memory *memory;
 
     /* index: the device number (CPU: 0). pool: borrowed, for CPU kernels; NULL: one thread. On a device, a stream

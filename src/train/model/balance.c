@@ -14,7 +14,7 @@ void balance_alloc(struct compute *c, struct bump *v, int64_t ntok)
     const int64_t n = c->m->nexperts;
     if (c->m->balance == 0)
         return;
-    c->balance.choices = bump_alloc(v, 2 * (size_t)n * sizeof(double));
+    c->balance.choices = bump_floats(v, 2 * n);
     c->balance.probs = c->balance.choices ? c->balance.choices + n : NULL;
     c->balance.slopes = bump_floats(v, n);
     c->balance.scratch = bump_floats(v, kern_row_blocks(ntok) * n);
@@ -23,12 +23,12 @@ void balance_alloc(struct compute *c, struct bump *v, int64_t ntok)
 void balance_begin(struct compute *c)
 {
     if (is_added(c))
-        c->device->memory->zero(c->stream, c->balance.choices, 2 * (size_t)c->m->nexperts * sizeof(double));
+        c->device->memory->zero(c->stream, c->balance.choices, 2 * (size_t)c->m->nexperts * sizeof(float));
 }
 
 void balance_add(struct compute *c, const struct routed *r)
 {
-    const struct kern_expert_load load = { .ntok = c->batch.ntok,
+    const struct kern_expert_load load = { .ntok = c->batch.nreal,
                                            .nexperts = c->m->nexperts,
                                            .top_k = c->m->top_k,
                                            .logits = r->logits,
@@ -47,7 +47,7 @@ void balance_end(struct compute *c)
         nsparse += c->m->sparse[l];
     const double scale = c->m->balance * (double)c->batch.share;
     const struct kern_expert_balance balance = { .nexperts = c->m->nexperts,
-                                                 .nrow = nsparse * c->batch.ntok,
+                                                 .nrow = nsparse * c->batch.nreal,
                                                  .choices = c->balance.choices,
                                                  .probs = c->balance.probs,
                                                  .weight = scale / (double)c->batch.grad_scale,

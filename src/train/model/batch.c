@@ -28,6 +28,7 @@ static void pad(struct compute *c)
 {
     struct batch *b = &c->batch;
     const int64_t n = compute_whole_units(c, b->ntok);
+    b->nreal = b->ntok;
     for (int64_t i = b->ntok; i < n; i++) {
         b->ids[i] = b->ids[0];
         b->positions[i] = (int32_t)(i - b->ntok);

@@ -252,10 +252,6 @@ static int start_device(struct compute *c, const struct compute_device *where, s
     if (!c->pool || c->device->stream_new(c->index, c->pool, &c->stream, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s",
                                 c->device->name, message);
-    if (c->m->nexperts && !c->device->experts)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                "the model is a mixture of experts, which device '%s' does not compute",
-                                c->device->name);
     return 0;
 }
 

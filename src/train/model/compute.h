@@ -31,7 +31,7 @@ struct shared {
 
 /* How a micro-batch's tokens of all layers are spread over the experts (struct kern_expert_load). */
 struct balance {
-    double *choices, *probs; /* (nexperts), adjacent */
+    float *choices, *probs; /* (nexperts), adjacent */
     float *slopes, *scratch;
 };
 
@@ -55,6 +55,7 @@ struct block {
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
 struct batch {
     int64_t ntok, ndocs;
+    int64_t nreal;                      /* set by compute: ntok without the padding */
     struct kern_rng_offset *rng_offset; /* index of the step, and of this micro-batch's first token in it */
     float grad_scale;                   /* 1 / supervised tokens of the step */
     float share;                        /* 1 / micro-batches of the step */

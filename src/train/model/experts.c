@@ -230,6 +230,7 @@ static void route_backward(struct compute *c, int64_t number, bool through)
     const struct kern_route_grad grad = { .router = router_of(c, &c->l->layers[number]),
                                           .ntok = c->batch.ntok,
                                           .slopes = balance_slopes(c),
+                                          .nsloped = c->batch.nreal,
                                           .logits = r->logits,
                                           .weights = r->weights,
                                           .dweights = c->dweights,

@@ -430,7 +430,7 @@ void paper_open(const struct kern_device *real, struct paper *out)
     out->memory.copy = count_copy;
     out->memory.zero = count_zero;
     out->device.ops = &out->ops;
-    out->device.experts = real->experts ? &out->experts : NULL;
+    out->device.experts = &out->experts;
     out->device.memory = &out->memory;
     out->device.record = NULL; /* every call is counted */
     active = out;

@@ -182,7 +182,7 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->device = *p->inner;
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
-    p->device.experts = p->inner->experts ? &timed_experts : NULL;
+    p->device.experts = &timed_experts;
     p->device.record = NULL; /* kernels in a recorded graph cannot be timed */
 #define TAKE(name, type) p->ops.name = timed_##name;
     KERN_OPS(TAKE)

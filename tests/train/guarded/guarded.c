@@ -106,6 +106,7 @@ static const struct kern_device guarded_device = {
     .row_unit = 1,
     .ops = &guarded_ops,
     .memory = &guarded_memory,
+    .experts = &guarded_expert_ops,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .stream_sync = stream_sync,

@@ -3,6 +3,7 @@
 #ifndef GUARDED_GUARDED_H
 #define GUARDED_GUARDED_H
 
+#include <kernels/experts.h>
 #include <kernels/link.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
@@ -19,6 +20,7 @@ void guarded_must_own(const char *kernel, const void *p);
 
 extern const struct kern_memory guarded_memory;
 extern const struct kern_ops guarded_ops;
+extern const struct kern_expert_ops guarded_expert_ops;
 extern const struct kern_links guarded_links;
 
 #endif

@@ -257,5 +257,43 @@ static size_t late_attention_grad_scratch(const struct kern_stream *s, const str
     return guarded_cpu()->ops->attention_grad_scratch(any_inner(), shape);
 }
 
+/* The operations of mixtures of experts take a struct each. */
+#define RUN_EXPERTS(name, type, ...) \
+    static void run_expert_##name(struct kern_stream *s, void *args) \
+    { \
+        const struct kern_##type *a = args; \
+        LOOK("experts: " #name, __VA_ARGS__); \
+        guarded_cpu()->experts->name(s, a); \
+    }
+#define OF_EXPERTS(name, type, ...) \
+    RUN_EXPERTS(name, type, __VA_ARGS__) \
+    static void late_expert_##name(struct kern_stream *s, const struct kern_##type *a) \
+    { \
+        late_put(s, run_expert_##name, late_copy(a, sizeof *a, NULL, 0, NULL)); \
+    }
+
+RUN_EXPERTS(route, route, a->router.bias, a->logits, a->weights, a->experts, a->rows, a->choices)
+OF_EXPERTS(route_grad, route_grad, a->slopes, a->logits, a->weights, a->dweights, a->experts, a->dlogits)
+OF_EXPERTS(load, expert_load, a->logits, a->experts, a->choices, a->probs, a->scratch)
+OF_EXPERTS(balance, expert_balance, a->choices, a->probs, a->sum, a->slopes)
+OF_EXPERTS(rows, expert_rows, a->choices, a->src.data, a->dst.data)
+OF_EXPERTS(sum, expert_sum, a->rows, a->src.data, a->add.data, a->dst.data)
+OF_EXPERTS(act, expert_act, a->choices, a->weights, a->gate.data, a->up.data, a->y.data)
+OF_EXPERTS(act_grad, expert_act_grad, a->choices, a->weights, a->dweights, a->gate.data, a->up.data, a->dy.data,
+           a->dgate.data, a->dup.data, a->y.data)
+OF_EXPERTS(gate, expert_gate, a->logits, a->weights)
+OF_EXPERTS(gate_grad, expert_gate_grad, a->weights, a->dweights, a->dlogits)
+
 #define ROW(name, type) .name = late_##name,
 const struct kern_ops guarded_ops = { KERN_OPS(ROW) };
+#undef ROW
+
+/* The starts of the experts' rows are in host memory when the call returns. */
+static void late_expert_route(struct kern_stream *s, const struct kern_route *a)
+{
+    late_put(s, run_expert_route, late_copy(a, sizeof *a, NULL, 0, NULL));
+    late_run(s);
+}
+
+#define ROW(name, type) .name = late_expert_##name,
+const struct kern_expert_ops guarded_expert_ops = { KERN_EXPERT_OPS(ROW) };
