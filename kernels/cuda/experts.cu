@@ -13,7 +13,7 @@ enum { TOKEN_THREADS = 128, MOST_GROUPS = KERN_MOST_EXPERTS / 2 };
 /* ---- the choice */
 
 struct choosing {
-    block_parts<float> parts; /* of block_sum(), which finds them here */
+    block_parts<float> parts;
     float scores[KERN_MOST_EXPERTS], sums[MOST_GROUPS];
     unsigned char taken[KERN_MOST_EXPERTS];
     int best[TOKEN_THREADS / WARP];
