@@ -232,7 +232,7 @@ class ElasticHosts(Mpi):
     def kept(self, name, first=2, second=1, **checkpoint):
         """A run on two hosts, of whose state only the copies in memory are left. Nothing of it may be left behind."""
         with self.two_networks() as (names, on_first, agent):
-            folder = self.tmp / f"ssh-{name}"
+            folder = self.tmp / f"ssh-{names[0]}"
             folder.mkdir()
             (folder / "ssh").symlink_to(agent)
             out, path = self.job(name, checkpoint={"save_steps": 0, "memory_every": 3, **checkpoint})
@@ -255,6 +255,11 @@ class ElasticHosts(Mpi):
         runs = [pid for pid in self.on(host) if b"\0--keeper\0" in proc_of(pid, "cmdline")]
         return [child for pid in runs for child in children_of(pid) if child in runs]
 
+    def in_time(self, out):
+        """Early where a run may have been over before its loss: a rank that has ended can still be killed."""
+        if self.done(out) > self.steps - 10:
+            raise Early("the run was all but over before the loss")
+
     def memory_of_lost_host(self, first, second):
         """The rows of the second host are in the memory of the first, too."""
         self.reference()
@@ -262,6 +267,7 @@ class ElasticHosts(Mpi):
             said = self.until(process, 40)
             agent.with_name(agent.name + ".lost").touch()
             self.signal(self.on(names[1]), signal.SIGKILL)
+            self.in_time(out)
             said += self.touched(process, 0)
             self.expect(said, f"host '{names[1]}' does not answer\n",
                         rf"going on with {first} of {first + second} ranks on 1 host",
@@ -278,6 +284,7 @@ class ElasticHosts(Mpi):
                 if not ranks:
                     self.touched(process, None)
                 self.kill(process, ranks[0], signal.SIGKILL)
+                self.in_time(out)
                 said += self.hears(process, "the next step was done")
             said += self.touched(process, 0)
             if said.count(", which is in memory") != 2 or "'checkpoint.memory_every' has no effect" in said:
@@ -292,6 +299,7 @@ class ElasticHosts(Mpi):
             self.signal([pid for pid in self.on(names[1]) if self.is_keeper(pid)], signal.SIGKILL)
             for rank in self.ranks_on(names[1]) or self.touched(process, None):
                 self.kill(process, rank, signal.SIGKILL)
+            self.in_time(out)
             said += self.touched(process, 0)
             self.expect(said, r"going on from \S+/checkpoints/step-0000\d\d")
             self.whole(out)
