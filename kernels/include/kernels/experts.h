@@ -149,8 +149,9 @@ typedef void kern_expert_gate_grad_fn(struct kern_stream *, const struct kern_ex
 
 /* clang-format off */
 #define KERN_EXPERT_OPS(OP) \
-    OP(route, route) OP(route_grad, route_grad) OP(load, expert_load) OP(balance, expert_balance) OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) \
-    OP(act_grad, expert_act_grad) OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
+    OP(route, route) OP(route_grad, route_grad) OP(load, expert_load) OP(balance, expert_balance) \
+    OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) OP(act_grad, expert_act_grad) \
+    OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
 /* clang-format on */
 
 struct kern_expert_ops {
