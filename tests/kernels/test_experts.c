@@ -190,7 +190,7 @@ static double slope(const struct shape *s, double weight, double logit, double s
     return !chosen ? 0 : !s->normalised ? (own ? s->scale * less : 0) : less / sum * ((own ? s->scale : 0) - weight);
 }
 
-/* What the experts of a token get; want: (nexperts), slopes: (nexperts) or NULL. */
+/* Adds the gradients of a token's logits to want (nexperts). slopes: (nexperts) or NULL. */
 static void token_grads(const struct shape *s, const struct routing *r, int64_t t, const float *slopes, double *want)
 {
     const float *logits = r->logits + t * s->nexperts, *dweights = r->dweights + t * s->top_k;

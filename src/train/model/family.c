@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The names of most families. */
+#define EXPERTS_IN_MLP \
+    .router = "mlp.gate", .experts_path = "mlp.experts", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"
+
 static const struct family families[] = {
     { .name = "dots1",
       .block = "Dots1DecoderLayer",
@@ -19,12 +23,8 @@ static const struct family families[] = {
       .experts = FAMILY_LATER_LAYERS,
       .expert_inner = 1408,
       .sigmoid = true,
-      .router = "mlp.gate",
-      .experts_path = "mlp.experts",
       .shared = "mlp.shared_experts",
-      .gate = "gate_proj",
-      .up = "up_proj",
-      .down = "down_proj" },
+      EXPERTS_IN_MLP },
     { .name = "glm4_moe",
       .block = "Glm4MoeDecoderLayer",
       .nkv = 8,
@@ -42,12 +42,8 @@ static const struct family families[] = {
       .expert_inner = 1408,
       .sigmoid = true,
       .norm_topk_prob = true,
-      .router = "mlp.gate",
-      .experts_path = "mlp.experts",
       .shared = "mlp.shared_experts",
-      .gate = "gate_proj",
-      .up = "up_proj",
-      .down = "down_proj" },
+      EXPERTS_IN_MLP },
     { .name = "llama",
       .block = "LlamaDecoderLayer",
       .max_position = 2048,
@@ -102,13 +98,9 @@ static const struct family families[] = {
       .top_k = 4,
       .expert_inner = 1408,
       .shared_inner = 5632,
-      .router = "mlp.gate",
-      .experts_path = "mlp.experts",
       .shared = "mlp.shared_expert",
       .shared_gate = "mlp.shared_expert_gate",
-      .gate = "gate_proj",
-      .up = "up_proj",
-      .down = "down_proj" },
+      EXPERTS_IN_MLP },
     { .name = "qwen3",
       .block = "Qwen3DecoderLayer",
       .windows = FAMILY_WINDOW_BY_LAYER,
@@ -133,11 +125,7 @@ static const struct family families[] = {
       .nexperts = 128,
       .top_k = 8,
       .expert_inner = 768,
-      .router = "mlp.gate",
-      .experts_path = "mlp.experts",
-      .gate = "gate_proj",
-      .up = "up_proj",
-      .down = "down_proj" },
+      EXPERTS_IN_MLP },
 };
 
 enum { NFAMILIES = sizeof families / sizeof families[0] };

@@ -18,8 +18,8 @@ enum family_window {
     FAMILY_WINDOW_LAST_LAYERS,
     FAMILY_WINDOW_EVEN_LAYERS
 };
-/* Which layers are mixtures of experts: those that decoder_sparse_step and mlp_only_layers leave; from
- * first_k_dense_replace on. */
+/* Which layers are mixtures of experts: none; all; some, by decoder_sparse_step and mlp_only_layers; the later ones,
+ * from first_k_dense_replace on. */
 enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS, FAMILY_LATER_LAYERS };
 
 struct family {
@@ -43,7 +43,7 @@ struct family {
     int64_t shared_inner;              /* 0: by n_shared_experts */
     bool sigmoid;                      /* the router is that of DeepSeek-V3: sigmoids, a bias, groups */
     bool normalised;                   /* the weights of a token's experts are always divided by their sum */
-    bool norm_topk_prob;               /* they are, unless this key is false */
+    bool norm_topk_prob;               /* the default of this key, by which they may be divided */
     const char *router, *experts_path; /* modules in a layer; an expert has its number below experts_path */
     const char *shared, *shared_gate;  /* of an expert that every token shares, and of its weight; NULL: none */
     const char *gate, *up, *down;      /* modules in an expert */
