@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """LoRA on a base that stays quantized, beside the same base in bf16: time of a step, bytes of the base, bytes gathered.
+With --python, beside the best that PyTorch has: bitsandbytes and PEFT on NF4, transformers and PEFT on FP8 dequantized.
 
     quantized.py FSDPTRAIN [MODEL] [--bases nf4,fp8-block] [--rounds N] [--steps N] [--tokens N] [--threads N]
+                 [--shape smollm2|tinyllama] [--python PYTHON_WITH_TORCH]
 
-Without MODEL, a random one with the shape of SmolLM2-135M. The runs of a round follow each other, so that a busy
-machine slows all of them; a run's first step does not count. Processor seconds of a step are those of a long run less
-those of a run of one step. Needs numpy for a random model."""
+Without MODEL, a random one with the shape of SmolLM2-135M, or of TinyLlama-1.1B with --shape tinyllama. The runs of a
+round follow each other, so that a busy machine slows all of them; a run's first step does not count. Processor seconds
+of a step are those of a long run less those of a run of one step. Needs numpy for a random model."""
 import argparse
 import json
 import os
@@ -19,19 +21,28 @@ import tempfile
 
 from training import at_least, metrics, write_rows
 
-CONFIG = {
-    "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5, "rope_theta": 100000, "tie_word_embeddings": True, "hidden_act": "silu"
+SHAPES = {
+    "smollm2": {
+        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": True
+    },
+    "tinyllama": {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, "tie_word_embeddings": False
+    }
 }
 
 
-def make_model(folder):
+def make_model(folder, shape):
     import numpy as np
     from make_model import write_tensor
-    hidden, inner, kv = CONFIG["hidden_size"], CONFIG["intermediate_size"], 192
-    shapes = {"model.embed_tokens": (CONFIG["vocab_size"], hidden), "model.norm": (hidden,)}
-    for i in range(CONFIG["num_hidden_layers"]):
+    config = {"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 100000, "hidden_act": "silu", **SHAPES[shape]}
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {"model.embed_tokens": (config["vocab_size"], hidden), "model.norm": (hidden,)}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head"] = (config["vocab_size"], hidden)
+    for i in range(config["num_hidden_layers"]):
         for name, shape in (("self_attn.q_proj", (hidden, hidden)), ("self_attn.k_proj", (kv, hidden)),
                             ("self_attn.v_proj", (kv, hidden)), ("self_attn.o_proj", (hidden, hidden)),
                             ("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)),
@@ -40,7 +51,7 @@ def make_model(folder):
             shapes[f"model.layers.{i}.{name}"] = shape
     os.makedirs(folder)
     with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(CONFIG, f)
+        json.dump(config, f)
     head, at = {}, 0
     for name, shape in shapes.items():
         nbytes = 2 * int(np.prod(shape))
@@ -80,6 +91,38 @@ def run(args, tmp, base, steps):
     return [m["step_seconds"] for m in metrics(out)][1:], after.ru_utime - before.ru_utime
 
 
+PEERS = {  # base: how the peer holds it, its modes
+    "nf4": ("nf4", ("bf16", "autocast")),
+    "fp8-block": ("dequantized", ("bf16", "autocast"))
+}
+
+
+def peers(args, tmp):
+    """The peer's runs: base, mode, folder and how it holds the base."""
+    said = []
+    for base in args.bases.split(",") if args.python else ():
+        how, modes = PEERS[base]
+        folder = args.model
+        if how == "dequantized":
+            folder = os.path.join(tmp, base)
+            fsdpck = os.path.join(os.path.dirname(args.fsdptrain), "fsdpck")
+            subprocess.run([fsdpck, "export", args.model, folder, "--quantize", base, "-q"], check=True)
+        said += [(base, mode, folder, how) for mode in modes]
+    return said
+
+
+def run_peer(args, tmp, mode, folder, how):
+    """Seconds of each step but the first; none if the peer cannot load the base, with its reason on stderr."""
+    command = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_peer.py"), folder,
+               os.path.join(tmp, "rows.jsonl"), "--mode", mode, "--base", how, "--seq", str(args.tokens), "--micro",
+               "1", "--batch", "1", "--steps", str(args.steps), "--threads", str(args.threads)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        return []
+    return json.loads(done.stdout.splitlines()[-1])["seconds"][1:]
+
+
 def plan(args, tmp, base):
     """Bytes of the blocks' base, and of all that a rank of two gathers."""
     path = config_of(args, tmp, base, os.path.join(tmp, "plan"), 1)
@@ -100,19 +143,27 @@ def main():
     ap.add_argument("--steps", type=at_least(2), default=5)
     ap.add_argument("--tokens", type=at_least(1), default=512)
     ap.add_argument("--threads", type=at_least(1), default=2)
+    ap.add_argument("--shape", choices=SHAPES, default="smollm2")
+    ap.add_argument("--python", help="a Python with torch, transformers, PEFT and bitsandbytes")
     args = ap.parse_args()
     bases = ["as stored", *args.bases.split(",")]
     with tempfile.TemporaryDirectory() as tmp:
         if not args.model:
             args.model = os.path.join(tmp, "model")
-            make_model(args.model)
+            make_model(args.model, args.shape)
         write_rows(os.path.join(tmp, "rows.jsonl"), args.model, args.steps, args.tokens)
         seconds, cpu = {base: [] for base in bases}, {base: [] for base in bases}
+        theirs = {peer: [] for peer in peers(args, tmp)}
         for _ in range(args.rounds):
             for base in bases:
                 steps, long = run(args, tmp, base, args.steps)
                 seconds[base] += steps
                 cpu[base].append((long - run(args, tmp, base, 1)[1]) / (args.steps - 1))
+            for peer in list(theirs):
+                spent = run_peer(args, tmp, *peer[1:])
+                theirs[peer] += spent
+                if not spent:
+                    theirs.pop(peer)
         sizes = {base: plan(args, tmp, base) for base in bases}
     def beside(numbers, unit, digits):
         """A number, and its ratio to that of the first base."""
@@ -124,6 +175,10 @@ def main():
     for base in bases:
         print(f"{base:10} step {beside(step, 's', 3)}, best {beside(least, 's', 3)}, processor {beside(busy, 's', 3)}; "
               f"blocks {beside(blocks, 'MB', 1)}, gathered {beside(gathered, 'MB', 1)} a step")
+    for (base, mode, _, how), spent in theirs.items():
+        other, best = statistics.median(spent), min(spent)
+        print(f"{base:10} PyTorch, {how}, {mode}: step {other:.3f} s, {other / step[base]:.2f} times ours; best "
+              f"{best:.3f} s, {best / least[base]:.2f} times ours")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@
 and the loss of every step, the seconds from process start to the end of the first step, and the largest resident size.
 
 usage: train_peer.py MODEL TOKENS.jsonl --mode MODE [--full] [--experts WAY] [--targets NAMES] [--seq N] [--micro N]
-                     [--steps N] [--threads N] [--lr X]
+                     [--steps N] [--threads N] [--lr X] [--base HOW]
 
+HOW: nf4 (the base quantized by bitsandbytes at load, with double quantization) or dequantized (an FP8 folder, which
+transformers loads as bf16).
 MODE: fp32, bf16 (weights and all), autocast (fp32 weights, bf16 products), compiled (autocast under torch.compile),
 compiled-fp32. Rows are whole documents of one length, so that attention needs no mask but the causal one: the fastest
 that these libraries have."""
@@ -34,12 +36,24 @@ def rows_of(path, seq):
     return torch.tensor(rows)
 
 
+def base_of(a):
+    """Arguments for from_pretrained, by --base."""
+    import torch
+    from transformers import BitsAndBytesConfig, FineGrainedFP8Config
+    if a.base == "nf4":
+        return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                                          bnb_4bit_use_double_quant=True,
+                                                          bnb_4bit_compute_dtype=torch.bfloat16)}
+    return {"quantization_config": FineGrainedFP8Config(dequantize=True)} if a.base else {}
+
+
 def build(a):
     import torch
     from transformers import AutoModelForCausalLM
     dtype = torch.bfloat16 if a.mode == "bf16" else torch.float32
     ways = {"experts_implementation": a.experts} if a.experts else {}
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa", **ways).train()
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa", **ways,
+                                                 **base_of(a)).train()
     if not a.full:
         from peft import LoraConfig, get_peft_model
         targets = a.targets if a.targets == "all-linear" else a.targets.split(",")
@@ -76,6 +90,7 @@ def main():
     p.add_argument("--mode", choices=["fp32", "bf16", "autocast", "compiled", "compiled-fp32"], required=True)
     p.add_argument("--full", action="store_true")
     p.add_argument("--experts", help="how transformers computes experts")
+    p.add_argument("--base", choices=["nf4", "dequantized"], help="how the base is held")
     p.add_argument("--targets", default="all-linear", help="all-linear, or names with commas between")
     for name, default in (("seq", 512), ("micro", 4), ("batch", 4), ("steps", 4), ("threads", 2)):
         p.add_argument(f"--{name}", type=int, default=default)
