@@ -56,6 +56,18 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
     cpu_attention_pack_panel(&f->p, f->values, f->a->v, piece);
 }
 
+/* A sink is like a key that every query sees first, with a value of zero. */
+static void begin_softmax(const struct forward *f, struct query *w)
+{
+    const bool sinks = f->p.shape->sinks.data != NULL;
+    for (int64_t row = 0; row < CPU_STACKED; row++) {
+        const int64_t h = row / CPU_BLOCK;
+        w->top[row] = sinks && h < w->stack.n ? cpu_load_one(f->p.stream->simd, f->p.shape->sinks, 0, w->stack.head + h)
+                                              : -INFINITY;
+        w->sum[row] = sinks ? 1 : 0;
+    }
+}
+
 /* One step of the online softmax for a row: turns its scores into weights and rescales the sums to the new maximum. */
 static void online_softmax_step(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from,
                                 int64_t to)
@@ -138,8 +150,7 @@ static void attend(void *ctx, int64_t piece, unsigned worker)
     w.weights = (uint16_t *)(w.s + CPU_STACKED * CPU_SPAN);
     cpu_attention_pack_stack(&f->p, w.q, f->a->q, &w.stack, w.block);
     memset(w.o, 0, (size_t)(CPU_STACKED * dim) * sizeof(*w.o));
-    for (int i = 0; i < CPU_STACKED; i++)
-        w.top[i] = -INFINITY;
+    begin_softmax(f, &w);
     for (int64_t b = cpu_attention_first(&f->p, block); b <= block; b += CPU_SPAN / CPU_BLOCK)
         if (attend_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) !=
             KERN_OK)

@@ -7,6 +7,7 @@
 #include "cpu/matmul.h"
 #include "cpu/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 struct backward {
@@ -133,6 +134,22 @@ static void load_delta(const struct backward *b, struct query *w)
         }
 }
 
+/* Adds -Σ exp(sink - lse)·delta over all tokens to the gradient of a head's sink. */
+static void sink_grad(void *ctx, int64_t head, unsigned worker)
+{
+    const struct backward *b = ctx;
+    const struct cpu_simd *simd = b->p.stream->simd;
+    const int64_t dim = b->p.shape->head_dim, ntok = b->p.shape->ntok;
+    const float sink = cpu_load_one(simd, b->p.shape->sinks, 0, head), *lse = b->g->lse + head * ntok;
+    float o[CPU_STRIP], d_o[CPU_STRIP];
+    double sum = 0;
+    (void)worker;
+    for (int64_t i = 0; i < ntok; i++)
+        sum += (double)(expf(sink - lse[i]) * simd->dot(cpu_load(simd, b->g->d_o, i, head * dim, dim, d_o),
+                                                        cpu_load(simd, b->g->o, i, head * dim, dim, o), dim));
+    b->g->dsinks[head] -= (float)sum;
+}
+
 static void store_dq(const struct backward *b, const struct query *w)
 {
     const int64_t dim = b->p.shape->head_dim;
@@ -239,6 +256,8 @@ void cpu_attention_grad(struct kern_stream *stream, const struct kern_attention_
     b.keys = (char *)(b.dv + nkv * b.p.nstack * b.npart);
     b.values = b.keys + nkv * kern_dtype_bytes(b.p.compute);
     int threads = cpu_matmul_enter();
+    if (g->dsinks) /* before dq, which may be o or d_o */
+        kern_pool_run(stream->pool, g->shape.nhead, sink_grad, &b);
     kern_pool_run(stream->pool, g->shape.nkv * b.p.nblock, pack, &b);
     kern_pool_run(stream->pool, g->shape.ndoc * g->shape.nkv * b.p.nstack * b.npart, attend_back, &b);
     if (!stream->status)

@@ -4,6 +4,7 @@
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { ALONE = 64 * 1024 }; /* elements of keys; for fewer, waking threads does not pay */
@@ -52,7 +53,10 @@ static void run_head(void *ctx, int64_t head, unsigned worker)
     float *q = w->stream->scratch[worker].data, *o = q + a->head_dim, *weights = o + a->head_dim;
     cpu_load_copy(simd, q, a->q, 0, at, a->head_dim);
     score(simd, a, columns_from(a->k, kv), q, weights);
-    float sum = simd->exp(weights, weights, a->scale, simd->max(weights, a->nkeys) * a->scale, a->nkeys);
+    const float most = simd->max(weights, a->nkeys) * a->scale,
+                sink = a->sinks.data ? cpu_load_one(simd, a->sinks, 0, head) : -INFINITY,
+                top = sink > most ? sink : most;
+    const float sum = simd->exp(weights, weights, a->scale, top, a->nkeys) + expf(sink - top);
     mix(simd, a, columns_from(a->v, kv), weights, o);
     simd->scale(o, o, 1.0f / sum, a->head_dim);
     cpu_store(simd, a->o, 0, at, a->head_dim, o);

@@ -22,8 +22,14 @@ void cpu_fold(struct kern_stream *stream, float *dst, const float *parts, int64_
 /* Returns n elements of a row from column col on: in place if the matrix is fp32, else widened into strip. */
 const float *cpu_load(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col, int64_t n,
                       float *strip);
-/* The same, but always a copy in dst. */
+/* Like cpu_load, but always a copy in dst. */
 void cpu_load_copy(const struct cpu_simd *simd, float *dst, struct kern_cmat m, int64_t row, int64_t col, int64_t n);
+/* One element. */
+static inline float cpu_load_one(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col)
+{
+    float x;
+    return *cpu_load(simd, m, row, col, 1, &x);
+}
 /* Returns where to compute n elements for cpu_store: in place if the matrix is fp32, else strip. */
 float *cpu_target(struct kern_mat m, int64_t row, int64_t col, float *strip);
 void cpu_store(const struct cpu_simd *simd, struct kern_mat m, int64_t row, int64_t col, int64_t n,

@@ -82,6 +82,19 @@ __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad 
         delta[head * s.ntok + token] = sum;
 }
 
+/* A block takes a head. */
+__global__ void __launch_bounds__(THREADS) sum_sinks(struct kern_attention_grad g, const float *delta)
+{
+    const int64_t head = blockIdx.x, at = head * g.shape.ntok;
+    const float sink = load1<MIXED>(g.shape.sinks, 0, head);
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < g.shape.ntok; i += THREADS)
+        sum += expf(sink - g.lse[at + i]) * delta[at + i];
+    sum = block_sum<THREADS>(shared_memory<block_parts<float>>(), sum);
+    if (threadIdx.x == 0)
+        g.dsinks[head] -= sum;
+}
+
 } // namespace
 
 size_t cuda_attention_table_bytes(const struct kern_stream *, const struct kern_attention_shape *s)
@@ -153,6 +166,8 @@ void cuda_attention_grad(struct kern_stream *stream, const struct kern_attention
     if (!find_packing(stream, &g->shape, g->scratch, &p))
         return;
     cuda_attention_delta(stream, g, &p, vectors);
+    if (g->dsinks)
+        launch(stream, sum_sinks, dim3((unsigned)g->shape.nhead), THREADS, sizeof(block_parts<float>), *g, p.delta);
     if (!fits_tensor_cores(&g->shape, all))
         cuda_attention_plain_grad(stream, g, &p);
     else if (stream->warpgroups)

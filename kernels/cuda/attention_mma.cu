@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a
     const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
     accumulator<DIM> o = {};
-    softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
+    softmax_state r = begin_rows(s, w.head);
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load_keys<KEYS>(m, a, w, 0, vectors);

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
         return;
     const int64_t kv = t.head / (s.nhead / s.nkv);
     features o = {};
-    float top = -INFINITY, sum = 0;
+    float top = s.sinks.data ? load1<MIXED>(s.sinks, 0, t.head) : -INFINITY, sum = s.sinks.data ? 1 : 0;
     load_own(t, 0, a.q, t.head, s.head_dim);
     __syncwarp();
     for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {

@@ -67,6 +67,15 @@ struct softmax_state {
     float top[2], sum[2];
 };
 
+/* A sink is like a key that every query sees first, with a value of zero. */
+__device__ __forceinline__ softmax_state begin_rows(const struct kern_attention_shape &s, int64_t head)
+{
+    if (!s.sinks.data)
+        return softmax_state{ { -INFINITY, -INFINITY }, { 0, 0 } };
+    const float sink = load1<MIXED>(s.sinks, 0, head) / s.scale;
+    return softmax_state{ { sink, sink }, { 1, 1 } };
+}
+
 /* Sets the scores of masked keys to -inf. s: scores (queries, keys) of an accumulator of the tile t, which has nrow
  * queries, with N keys of its document from key0 on. */
 template <int N>

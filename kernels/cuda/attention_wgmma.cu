@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
     accumulator<KEYS> scores;
     a_fragment<DIM> queries;
     a_fragment<KEYS> weights;
-    softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
+    softmax_state r = begin_rows(s, w.head);
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load(m.k, a.k, s, w, 0, vectors);

@@ -186,20 +186,25 @@ __device__ __forceinline__ void attend_to_keys(lane_state &s, const struct kern_
 }
 
 /* Joins the partial results of feature col; *top and *sum receive the total maximum and sum. A range without keys adds
- * nothing. */
-__device__ __forceinline__ float join_parts(const partial_attention &f, int64_t col, float *top, float *sum)
+ * nothing. sink: -inf for none. */
+__device__ __forceinline__ float join_parts(const partial_attention &f, int64_t col, float sink, float *top, float *sum)
 {
     float x = 0;
-    *top = -INFINITY;
-    *sum = 0;
+    *top = sink;
     for (int64_t i = 0; i < f.n; i++)
         *top = fmaxf(*top, f.top[i]);
+    *sum = sink == -INFINITY ? 0 : expf(sink - *top);
     for (int64_t i = 0; i < f.n; i++) {
         const float factor = f.sum[i] == 0 ? 0.0f : expf(f.top[i] - *top);
         *sum += f.sum[i] * factor;
         x += factor == 0 ? 0.0f : f.o[i * f.pitch + col] * factor;
     }
     return x;
+}
+
+__device__ __forceinline__ float sink_of(const struct kern_attention_one &a, int64_t head)
+{
+    return a.sinks.data ? load1<MIXED>(a.sinks, 0, head) : -INFINITY;
 }
 
 template <types K, int LANES>
@@ -256,7 +261,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const partial_attention all = gather_lanes<LANES>(shared_memory<block_results>(), s), out = of_head(ranges, head);
     if (feature >= a.head_dim)
         return;
-    float top, sum, x = join_parts(all, feature, &top, &sum);
+    float top, sum, x = join_parts(all, feature, ranges.n == 1 ? sink_of(a, head) : -INFINITY, &top, &sum);
     if (ranges.n == 1) {
         store1<K>(a.o, 0, head * a.head_dim + feature, x / sum);
         return;
@@ -273,7 +278,7 @@ __global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, head = i / a.head_dim;
     if (head >= a.nhead)
         return;
-    float top, sum, x = join_parts(of_head(ranges, head), i % a.head_dim, &top, &sum);
+    float top, sum, x = join_parts(of_head(ranges, head), i % a.head_dim, sink_of(a, head), &top, &sum);
     store1<MIXED>(a.o, 0, i, x / sum);
 }
 

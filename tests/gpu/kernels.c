@@ -376,7 +376,7 @@ static void measure_attention(int64_t length)
     struct kern_attention f = { shape, kern_const(q), kern_const(k), kern_const(v), o, lse.data, scratch.data };
     struct kern_attention_grad g = {
         shape, kern_const(q), kern_const(k), kern_const(v), kern_const(o), kern_const(d_o), lse.data, dq, dk,
-        dv,    scratch.data
+        dv,    scratch.data,  NULL
     };
     const double flops = 2.0 * (double)length * (double)length * NHEAD * HEAD; /* two products of the causal half */
     snprintf(name, sizeof name, "attention forward, %lld tokens", (long long)length);

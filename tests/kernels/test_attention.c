@@ -18,9 +18,9 @@ static const int64_t one[] = { 0, 5 }, packed[] = { 0, 1, 70, 70, 203, 300 }, wh
 /* A shape without a table. */
 #define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) \
     { \
-        ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, \
+        ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, { NULL, 0 }, \
         { \
-            NULL, 0 \
+            NULL, 0, KERN_F32 \
         } \
     }
 static const struct job jobs[] = {
@@ -44,9 +44,10 @@ enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 /* q, k, v, o, d_o, and in fp64 the inputs without gaps and the expected results. */
 struct bench {
     struct kern_attention_shape s;
-    struct matrix q, k, v, o, d_o, dq, dk, dv;
+    struct matrix q, k, v, o, d_o, dq, dk, dv, sinks;
     double *q64, *k64, *v64, *d_o64;
-    double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref;
+    double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref, *dsinks_ref;
+    float *dsinks; /* what was there before must stay: 1 is */
 };
 
 ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
@@ -86,10 +87,12 @@ ONE_THREAD static void row_forward(struct bench *b, int64_t doc, int64_t i, int6
 {
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), first = b->s.cu_seqlens[doc];
     const int64_t at_q = (i * b->s.nhead + h) * d;
-    double top = -INFINITY, sum = 0;
+    double top = b->s.sinks.data ? at(&b->sinks, 0, h) : -INFINITY, sum = 0;
+    const double sink = top;
     for (int64_t j = first; j <= i; j++)
         if (sees(&b->s, doc, i, j))
             top = fmax(top, p[j] = (double)b->s.scale * dot(&b->q64[at_q], &b->k64[(j * b->s.nkv + kv) * d], d));
+    sum = exp(sink - top);
     for (int64_t j = first; j <= i; j++)
         sum += p[j] = sees(&b->s, doc, i, j) ? exp(p[j] - top) : 0;
     for (int64_t j = first; j <= i; j++) {
@@ -103,6 +106,8 @@ ONE_THREAD static void row_backward(struct bench *b, int64_t doc, int64_t i, int
 {
     const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), at_q = (i * b->s.nhead + h) * d;
     const double *d_o = &b->d_o64[at_q], delta = dot(d_o, &b->o_ref[at_q], d);
+    if (b->s.sinks.data)
+        b->dsinks_ref[h] -= exp(at(&b->sinks, 0, h) - b->lse_ref[h * b->s.ntok + i]) * delta;
     for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
         const int64_t at_kv = (j * b->s.nkv + kv) * d;
         const double ds = p[j] * (dot(d_o, &b->v64[at_kv], d) - delta) * (double)b->s.scale;
@@ -125,10 +130,13 @@ static void reference(struct bench *b)
     must_free(p);
 }
 
-static struct bench bench_new(struct rig *rig, const struct kern_attention_shape *s)
+static struct bench bench_new(struct rig *rig, const struct kern_attention_shape *s, bool with_sinks)
 {
     const int64_t nq = s->nhead * s->head_dim, nkv = s->nkv * s->head_dim;
     struct bench b = { .s = *s,
+                       .sinks = matrix_random(rig, 1, s->nhead, rig->dtype, 3),
+                       .dsinks = float_zeros(s->nhead),
+                       .dsinks_ref = zeros(s->nhead),
                        .q = matrix_random(rig, s->ntok, nq, rig->dtype, 2),
                        .k = matrix_random(rig, s->ntok, nkv, rig->dtype, 2),
                        .v = matrix_random(rig, s->ntok, nkv, rig->dtype, 1),
@@ -146,16 +154,19 @@ static struct bench bench_new(struct rig *rig, const struct kern_attention_shape
                        .dq_ref = zeros(s->ntok * nq),
                        .dk_ref = zeros(s->ntok * nkv),
                        .dv_ref = zeros(s->ntok * nkv) };
+    if (with_sinks)
+        b.s.sinks = cview(&b.sinks);
     return b;
 }
 
 static void bench_free(struct bench *b)
 {
-    struct matrix *all[] = { &b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv };
+    struct matrix *all[] = { &b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv, &b->sinks };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);
     must_free(b->q64), must_free(b->k64), must_free(b->v64), must_free(b->d_o64);
     must_free(b->o_ref), must_free(b->lse_ref), must_free(b->dq_ref), must_free(b->dk_ref), must_free(b->dv_ref);
+    must_free(b->dsinks), must_free(b->dsinks_ref);
 }
 
 enum { GUARD = 4096 };
@@ -212,15 +223,25 @@ static void run_backward(struct rig *rig, struct bench *b, const float *lse, str
                                      view(dq),
                                      view(&b->dk),
                                      view(&b->dv),
-                                     must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s)) };
+                                     must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s)),
+                                     b->s.sinks.data ? b->dsinks : NULL };
     rig->ops->attention_grad(rig->stream, &g);
     must_free(g.scratch);
     must_free(b->s.table.data);
 }
 
-static void one_job(struct rig *rig, const struct job *job)
+static void check_sinks(struct rig *rig, struct bench *b, double tolerance, const char *what)
 {
-    struct bench b = bench_new(rig, &job->s);
+    for (int64_t h = 0; h < b->s.nhead && b->s.sinks.data; h++)
+        b->dsinks_ref[h] += 1;
+    check_floats(rig, b->dsinks, b->s.nhead, b->dsinks_ref, tolerance, what);
+}
+
+static void one_job(struct rig *rig, const struct job *job, bool with_sinks)
+{
+    struct bench b = bench_new(rig, &job->s, with_sinks);
+    for (int64_t h = 0; h < b.s.nhead && with_sinks; h++)
+        b.dsinks[h] = 1;
     float *lse = float_zeros(b.s.nhead * b.s.ntok);
     reference(&b);
     run_forward(rig, &b, lse);
@@ -232,6 +253,7 @@ static void one_job(struct rig *rig, const struct job *job)
     check_matrix(rig, &b.dq, b.dq_ref, tolerance, job->what);
     check_matrix(rig, &b.dk, b.dk_ref, tolerance, job->what);
     check_matrix(rig, &b.dv, b.dv_ref, tolerance, job->what);
+    check_sinks(rig, &b, tolerance, job->what);
     struct matrix over = matrix_copy(&b.d_o);
     run_backward(rig, &b, lse, &over, &over);
     check_matrix(rig, &over, b.dq_ref, tolerance, "dq over d_o");
@@ -242,8 +264,10 @@ static void one_job(struct rig *rig, const struct job *job)
 
 static void against_reference(struct rig *rig)
 {
-    for (int i = 0; i < NJOB; i++)
-        one_job(rig, &jobs[i]);
+    for (int i = 0; i < NJOB; i++) {
+        one_job(rig, &jobs[i], false);
+        one_job(rig, &jobs[i], true);
+    }
 }
 
 /* Gradients from a single query, one of many that see a key: the last query that sees keys of a block, and the first of
@@ -253,7 +277,7 @@ static void one_query(struct rig *rig)
     static const int64_t queries[] = { 128, 192 };
     for (int q = 0; q < 2; q++) {
         const struct kern_attention_shape s = SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f);
-        struct bench b = bench_new(rig, &s);
+        struct bench b = bench_new(rig, &s, q > 0);
         float *lse = float_zeros(s.ntok);
         for (int64_t i = 0; i < s.ntok; i++)
             for (int64_t j = 0; j < b.d_o.ncol && i != queries[q]; j++)
@@ -296,7 +320,7 @@ static void any_shape(struct rig *rig)
                  (long long)s.ntok, (long long)s.ndoc, (long long)s.nhead, (long long)s.head_dim, (long long)s.window);
         const struct job job = { s, what };
         if (s.ntok)
-            one_job(rig, &job);
+            one_job(rig, &job, i % 3 == 0);
     }
 }
 
@@ -304,7 +328,7 @@ static void any_shape(struct rig *rig)
 static void documents(struct rig *rig)
 {
     const struct kern_attention_shape *s = &jobs[1].s;
-    struct bench b = bench_new(rig, s);
+    struct bench b = bench_new(rig, s, true);
     float *lse = float_zeros(s->nhead * s->ntok);
     run_forward(rig, &b, lse);
     run_backward(rig, &b, lse, &b.dq, &b.d_o);
@@ -342,8 +366,10 @@ static void run_in(struct rig *rig, struct bench *b, const struct kern_attention
         unsigned char *scratch = must_alloc(sizes[i] + GUARD);
         memset(scratch + sizes[i], 0x5a, GUARD);
         struct kern_attention a = { b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, scratch };
-        struct kern_attention_grad g = { b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(&b->d_o),
-                                         lse,  view(&b->dq), view(&b->dk), view(&b->dv), scratch };
+        struct kern_attention_grad g = {
+            b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(&b->d_o),
+            lse,  view(&b->dq), view(&b->dk), view(&b->dv), scratch,      b->s.sinks.data ? b->dsinks : NULL
+        };
         if (i)
             rig->ops->attention_grad(rig->stream, &g);
         else
@@ -372,7 +398,7 @@ static void scratch_of_more(struct rig *rig)
         s.ntok = docs[ndoc];
         most.ndoc = ndoc + i % 5 * 2;
         most.ntok = s.ntok + i % 7 * 9;
-        struct bench b = bench_new(rig, &s);
+        struct bench b = bench_new(rig, &s, i % 2);
         run_in(rig, &b, &most);
         bench_free(&b);
     }
@@ -414,8 +440,10 @@ static void test_differences(void **state)
     static const int64_t docs[] = { 0, 9, 20 };
     const struct kern_attention_shape s = SHAPE(20, 2, 1, 6, docs, 2, 5, 0.4f);
     struct rig rig = { .dtype = KERN_F32, .random = 3 };
-    struct bench b = bench_new(&rig, &s);
+    struct bench b = bench_new(&rig, &s, true);
     reference(&b);
+    for (int64_t h = 0; h < s.nhead; h++)
+        check_difference(&b, &b.sinks, b.dsinks_ref, 0, h);
     for (int64_t row = 0; row < s.ntok; row += 3) {
         check_difference(&b, &b.q, b.dq_ref, row, row % b.q.ncol);
         check_difference(&b, &b.k, b.dk_ref, row, row % b.k.ncol);

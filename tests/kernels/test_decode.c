@@ -93,18 +93,20 @@ struct shape {
 };
 
 static void attention_reference(const struct shape *s, const struct matrix *q, const struct matrix *k,
-                                const struct matrix *v, double scale, double *want)
+                                const struct matrix *v, const struct matrix *sinks, double scale, double *want)
 {
     double *p = zeros(s->nkeys);
     for (int64_t h = 0; h < s->nhead; h++) {
         int64_t kv = h / (s->nhead / s->nkv) * s->head_dim;
-        double top = -INFINITY, sum = 0;
+        double top = sinks ? at(sinks, 0, h) : -INFINITY, sum;
+        const double sink = top;
         for (int64_t i = 0; i < s->nkeys; i++) {
             p[i] = 0;
             for (int64_t j = 0; j < s->head_dim; j++)
                 p[i] += scale * at(q, 0, h * s->head_dim + j) * at(k, i, kv + j);
             top = p[i] > top ? p[i] : top;
         }
+        sum = exp(sink - top);
         for (int64_t i = 0; i < s->nkeys; i++)
             sum += p[i] = exp(p[i] - top);
         for (int64_t j = 0; j < s->head_dim; j++)
@@ -114,17 +116,20 @@ static void attention_reference(const struct shape *s, const struct matrix *q, c
     must_free(p);
 }
 
-static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_o, bool in_place)
+static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_o, bool in_place, bool with_sinks)
 {
     struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3),
                   o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, of_o);
     struct matrix k = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 3),
-                  v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1);
+                  v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1),
+                  sinks = matrix_random(rig, 1, s.nhead, rig->dtype, 8);
     double *want = zeros(s.nhead * s.head_dim);
     const float scale = (float)(1 / sqrt((double)s.head_dim));
-    attention_reference(&s, &q, &k, &v, (double)scale, want);
+    attention_reference(&s, &q, &k, &v, with_sinks ? &sinks : NULL, (double)scale, want);
     struct kern_attention_one a = { s.nkeys,   s.nhead,   s.nkv,     s.head_dim, scale,
-                                    cview(&q), cview(&k), cview(&v), view(&o) };
+                                    cview(&q), cview(&k), cview(&v), view(&o),   { NULL, 0, KERN_F32 } };
+    if (with_sinks)
+        a.sinks = cview(&sinks);
     rig->ops->attention_one(rig->stream, &a);
     check_matrix(rig, &o, want, 1e-5, "o");
     must_free(want);
@@ -133,6 +138,7 @@ static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_
     matrix_free(&q);
     matrix_free(&k);
     matrix_free(&v);
+    matrix_free(&sinks);
 }
 
 static void attention(struct rig *rig)
@@ -142,9 +148,9 @@ static void attention(struct rig *rig)
                                            { 257, 4, 2, 128 }, { 1025, 2, 1, 64 }, { 600, 3, 3, 96 },
                                            { 513, 2, 1, 256 }, { 256, 1, 1, 200 } };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        attention_shape(rig, shapes[i], KERN_F32, false);
-        attention_shape(rig, shapes[i], rig->dtype, false);
-        attention_shape(rig, shapes[i], rig->dtype, true);
+        attention_shape(rig, shapes[i], KERN_F32, false, i % 2);
+        attention_shape(rig, shapes[i], rig->dtype, false, true);
+        attention_shape(rig, shapes[i], rig->dtype, true, false);
     }
 }
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Causal attention in tiles (Dao 2023, "FlashAttention-2"): softmax(scale · Q·Kᵀ)·V with a running maximum and sum. No
  * T×T matrix is ever stored. Documents packed in one row do not see each other. The number of query heads is a
- * multiple of the number of key heads (grouped-query attention). */
+ * multiple of the number of key heads (grouped-query attention).
+ *
+ * A head may have a sink (Xiao et al. 2023; gpt-oss): one more score in each row's softmax, whose value is zero. It
+ * takes a share of the weights, so that those of the keys add up to less than 1. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
@@ -28,6 +31,7 @@ struct kern_attention_shape {
     int64_t window;                    /* tokens that a query sees, itself included; 0: all */
     float scale;                       /* mostly 1/√head_dim */
     struct kern_attention_table table; /* made from the same documents */
+    struct kern_cmat sinks;            /* (nhead), pitch ignored: scores that are not scaled; data NULL: none */
 };
 
 struct kern_attention {
@@ -35,7 +39,8 @@ struct kern_attention {
     struct kern_cmat q;    /* (ntok, nhead · head_dim) */
     struct kern_cmat k, v; /* (ntok, nkv · head_dim) */
     struct kern_mat o;     /* (ntok, nhead · head_dim); may not overlap k or v; may be q */
-    float *lse;    /* (nhead, ntok): log of each row's sum of exponents; needed by the backward; NULL: not wanted */
+    float *lse;    /* (nhead, ntok): log of each row's sum of exponents, with the sink's; needed by the backward; NULL:
+                      not wanted */
     void *scratch; /* as many bytes as attention_scratch says, aligned to 64 */
 };
 
@@ -46,6 +51,7 @@ struct kern_attention_grad {
     struct kern_mat dq, dk,
         dv;        /* written; shapes of q, k, v. dq may share the view of d_o, o or q; dk and dv overlap nothing */
     void *scratch; /* as many bytes as attention_grad_scratch says, aligned to 64 */
+    float *dsinks; /* (nhead), added to: -Σ exp(sink - lse)·(d_o·o) over tokens; NULL: not wanted */
 };
 
 typedef void kern_attention_fn(struct kern_stream *, const struct kern_attention *);

@@ -38,9 +38,10 @@ typedef void kern_gemv_fn(struct kern_stream *, const struct kern_gemv *);
 struct kern_attention_one {
     int64_t nkeys, nhead, nkv, head_dim; /* nkeys ≥ 1, the token's own included */
     float scale;
-    struct kern_cmat q;    /* (nhead · head_dim), pitch ignored */
-    struct kern_cmat k, v; /* (nkeys, nkv · head_dim) */
-    struct kern_mat o;     /* (nhead · head_dim), pitch ignored; may be q */
+    struct kern_cmat q;     /* (nhead · head_dim), pitch ignored */
+    struct kern_cmat k, v;  /* (nkeys, nkv · head_dim) */
+    struct kern_mat o;      /* (nhead · head_dim), pitch ignored; may be q */
+    struct kern_cmat sinks; /* (nhead), as in kern_attention; data NULL: none */
 };
 typedef void kern_attention_one_fn(struct kern_stream *, const struct kern_attention_one *);
 

@@ -81,7 +81,7 @@ OF_STRUCT(dora_scale, kern_dora_scale, a->m, a->norm, a->u.data, a->bias.data, a
 OF_STRUCT(dora_grad, kern_dora_grad, a->dy.data, a->u.data, a->norm, a->dm, a->scratch)
 OF_STRUCT(dequantize, kern_dequantize, a->rows, a->to.data)
 OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data)
-OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data)
+OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data, a->sinks.data)
 OF_INDEX(gather_rows)
 OF_INDEX(scatter_rows)
 OF_INDEX(scatter_add)
@@ -129,9 +129,10 @@ static void late_dropout(struct kern_stream *s, struct kern_mat y, struct kern_c
     late_put(s, run_dropout, late_copy(&args, sizeof args, NULL, 0, NULL));
 }
 
-RUN_STRUCT(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch)
+RUN_STRUCT(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch,
+           a->shape.sinks.data)
 RUN_STRUCT(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse,
-           a->dq.data, a->dk.data, a->dv.data, a->scratch)
+           a->dq.data, a->dk.data, a->dv.data, a->scratch, a->shape.sinks.data, a->dsinks)
 LATE_WITH_LIST(attention, kern_attention, shape.cu_seqlens, a->shape.ndoc + 1)
 LATE_WITH_LIST(attention_grad, kern_attention_grad, shape.cu_seqlens, a->shape.ndoc + 1)
 
