@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The families of models, as transformers has them: what a model_type settles, and the values of keys that config.json
- * leaves out. */
+/* The families of models, as transformers has them: what a model_type settles. */
 #ifndef TRAIN_FAMILY_H
 #define TRAIN_FAMILY_H
 
@@ -22,31 +21,47 @@ enum family_window {
  * from first_k_dense_replace on. */
 enum family_experts { FAMILY_DENSE, FAMILY_EVERY_LAYER, FAMILY_SOME_LAYERS, FAMILY_LATER_LAYERS };
 
-struct family {
-    const char *name;  /* model_type */
-    const char *block; /* transformers' class of a block */
-    enum family_window windows;
+/* Keys of config.json: the values that they have if they are left out, and which of them count. */
+struct family_keys {
     int64_t window;   /* 0: without the key there is none */
     int64_t nkv;      /* 0: as many as query heads */
     int64_t head_dim; /* 0: hidden / heads */
     int64_t max_position, max_window_layers;
-    double eps, theta;             /* theta 0: 10,000 */
-    double rotary;                 /* partial_rotary_factor; 0: the key must be 1 */
-    bool qk_norm, bias_qkv;        /* bias_qkv: q, k and v have biases, o has none */
-    bool attention_bias, mlp_bias; /* the keys may be true */
-    bool no_bias_o;                /* attention_bias does not count for o */
-    bool use_qk_norm, qkv_bias;    /* the keys count: without them, false and true */
+    double eps, theta;                /* theta 0: 10,000 */
+    double rotary;                    /* partial_rotary_factor; 0: the key must be 1 */
+    bool attention_bias, mlp_bias;    /* the keys may be true */
+    bool use_qk_norm, qkv_bias;       /* the keys count: without them, false and true */
+    int64_t nexperts, top_k, nshared; /* 0: the key must be there. nshared: n_shared_experts, each as wide as others */
+    int64_t first_sparse;             /* first_k_dense_replace */
+    int64_t expert_inner;             /* 0: as wide as config.json's intermediate_size */
+    int64_t shared_inner;             /* 0: by n_shared_experts */
+    bool norm_topk_prob;
+};
+
+/* What no key changes. */
+struct family_maths {
+    enum family_window windows;
     enum family_experts experts;
-    int64_t nexperts, top_k, nshared;  /* 0: the key must be there. nshared: n_shared_experts, each as wide as others */
-    int64_t first_sparse;              /* first_k_dense_replace */
-    int64_t expert_inner;              /* 0: as wide as config.json's intermediate_size */
-    int64_t shared_inner;              /* 0: by n_shared_experts */
-    bool sigmoid;                      /* the router is that of DeepSeek-V3: sigmoids, a bias, groups */
-    bool normalised;                   /* the weights of a token's experts are always divided by their sum */
-    bool norm_topk_prob;               /* the default of this key, by which they may be divided */
-    const char *router, *experts_path; /* modules in a layer; an expert has its number below experts_path */
-    const char *shared, *shared_gate;  /* of an expert that every token shares, and of its weight; NULL: none */
-    const char *gate, *up, *down;      /* modules in an expert */
+    bool qk_norm;
+    bool bias_qkv;   /* q, k and v have biases, o has none */
+    bool no_bias_o;  /* attention_bias does not count for o */
+    bool sigmoid;    /* the router is that of DeepSeek-V3: sigmoids, a bias, groups */
+    bool normalised; /* the weights of a token's experts are always divided by their sum */
+};
+
+/* Names of the modules of a layer with experts. */
+struct family_modules {
+    const char *router, *experts;     /* an expert has its number below `experts` */
+    const char *shared, *shared_gate; /* of an expert that every token shares, and of its weight; NULL: none */
+    const char *gate, *up, *down;     /* modules in an expert */
+};
+
+struct family {
+    const char *name;  /* model_type */
+    const char *block; /* transformers' class of a block */
+    struct family_keys keys;
+    struct family_maths maths;
+    struct family_modules modules;
 };
 
 /* NULL: unknown. */

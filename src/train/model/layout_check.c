@@ -52,10 +52,11 @@ static void list_mlp(const struct layout *l, const struct model *m, char *text, 
     bool dense = false;
     for (int64_t i = 0; i < m->nlayer; i++)
         dense = dense || !l->layers[i].experts;
-    if (dense || !f->gate)
+    if (dense || !f->modules.gate)
         snprintf(text, nbytes, "gate_proj, up_proj and down_proj");
     else
-        snprintf(text, nbytes, "%s, %s and %s of experts, and their router, gate", f->gate, f->up, f->down);
+        snprintf(text, nbytes, "%s, %s and %s of experts, and their router, gate", f->modules.gate, f->modules.up,
+                 f->modules.down);
 }
 
 /* A name that matches no module is a typo. */

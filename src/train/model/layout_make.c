@@ -250,7 +250,7 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
     const struct model *m = b->m;
     const struct family *f = m->family;
     char path[LAYOUT_NAME], name[100];
-    snprintf(path, sizeof path, "%.100s.%s", block, f->router);
+    snprintf(path, sizeof path, "%.100s.%s", block, f->modules.router);
     layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
     choose_adapter(b, &layer->router, LAYER_EXPERT);
     add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
@@ -261,12 +261,12 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
         b->rc = fsdpck_error_nomem(b->err, (size_t)m->nexperts * sizeof *layer->experts);
     for (int64_t e = 0; e < m->nexperts && !b->rc; e++) {
         struct mlp *x = &layer->experts[layer->nexperts++];
-        snprintf(name, sizeof name, "%.40s.%lld", f->experts_path, (long long)e);
+        snprintf(name, sizeof name, "%.40s.%lld", f->modules.experts, (long long)e);
         snprintf(path, sizeof path, "%.100s.%s", block, name);
-        x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->gate);
-        x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->up);
+        x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.gate);
+        x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.up);
         add_adapters(b, group, (struct linear *[]){ &x->gate, &x->up }, 2);
-        x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->down);
+        x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->modules.down);
         add_adapters(b, group, (struct linear *[]){ &x->down }, 1);
     }
 }
@@ -289,12 +289,12 @@ static void add_shared(struct builder *b, uint32_t group, const char *block, str
 {
     char path[LAYOUT_NAME];
     layer->shares = true;
-    layer->weighs = b->m->family->shared_gate != NULL;
-    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared);
+    layer->weighs = b->m->family->modules.shared_gate != NULL;
+    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->modules.shared);
     add_mlp(b, group, b->m->shared_inner, false, path, &layer->shared);
     if (!layer->weighs)
         return;
-    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->shared_gate);
+    snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->modules.shared_gate);
     layer->shared_gate = add_linear(b, group, b->m->hidden, 1, false, path);
     add_adapters(b, group, (struct linear *[]){ &layer->shared_gate }, 1);
 }

@@ -17,15 +17,16 @@
 /* Which layers use a sliding window: enum family_window. */
 static void read_windows(struct model_reader *r, struct model *m)
 {
-    const enum family_window kind = m->family->windows;
+    const enum family_window kind = m->family->maths.windows;
     const bool even = kind == FAMILY_WINDOW_EVEN_LAYERS, last = kind == FAMILY_WINDOW_LAST_LAYERS,
                by_layer = kind == FAMILY_WINDOW_BY_LAYER || even || last;
     json_t *value = json_object_get(r->root, "sliding_window"), *types = model_get(r, "layer_types");
     int64_t window =
-        value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->window, 0, INT32_MAX);
+        value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->keys.window, 0, INT32_MAX);
     bool on =
         kind == FAMILY_WINDOW || last || (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
-    int64_t first = by_layer ? model_get_int(r, "max_window_layers", m->family->max_window_layers, 0, INT32_MAX) : 0;
+    int64_t first =
+        by_layer ? model_get_int(r, "max_window_layers", m->family->keys.max_window_layers, 0, INT32_MAX) : 0;
     if (types && (!by_layer || (int64_t)json_array_size(types) != m->nlayer))
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
                      "key 'layer_types': one entry for each of %lld layers is wanted, of a family whose layers differ",
@@ -44,18 +45,18 @@ static void read_windows(struct model_reader *r, struct model *m)
 static void read_biases(struct model_reader *r, struct model *m)
 {
     const struct family *f = m->family;
-    bool attention = model_get_bool(r, "attention_bias", f->bias_qkv && f->attention_bias),
+    bool attention = model_get_bool(r, "attention_bias", f->maths.bias_qkv && f->keys.attention_bias),
          mlp = model_get_bool(r, "mlp_bias", false);
-    if (attention && !f->attention_bias)
+    if (attention && !f->keys.attention_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s",
                      f->name);
-    if (mlp && !f->mlp_bias)
+    if (mlp && !f->keys.mlp_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mlp_bias' is true, which transformers does not do for %s",
                      f->name);
-    m->bias_qkv = f->qkv_bias ? model_get_bool(r, "qkv_bias", true) : f->bias_qkv || attention;
-    m->bias_o = attention && !f->bias_qkv && !f->no_bias_o;
+    m->bias_qkv = f->keys.qkv_bias ? model_get_bool(r, "qkv_bias", true) : f->maths.bias_qkv || attention;
+    m->bias_o = attention && !f->maths.bias_qkv && !f->maths.no_bias_o;
     m->bias_mlp = mlp;
-    m->qk_norm = f->qk_norm || (f->use_qk_norm && model_get_bool(r, "use_qk_norm", false));
+    m->qk_norm = f->maths.qk_norm || (f->keys.use_qk_norm && model_get_bool(r, "use_qk_norm", false));
 }
 
 static void read_family(struct model_reader *r, struct model *m)
@@ -82,17 +83,17 @@ static void read_sizes(struct model_reader *r, struct model *m)
     m->inner = model_get_int(r, "intermediate_size", -1, 1, 1 << 22);
     m->nlayer = model_get_int(r, "num_hidden_layers", -1, 1, 4096);
     m->nhead = model_get_int(r, "num_attention_heads", -1, 1, 1 << 16);
-    int64_t kv = f->nkv ? f->nkv : m->nhead;
+    int64_t kv = f->keys.nkv ? f->keys.nkv : m->nhead;
     if (json_object_get(r->root, "num_key_value_heads"))
         kv = m->nhead; /* null: as many as query heads */
     m->nkv = model_get_int(r, "num_key_value_heads", kv, 1, 1 << 16);
     m->head_dim = model_get_int(r, "head_dim",
-                                f->head_dim && !json_object_get(r->root, "head_dim") ? f->head_dim
-                                : m->nhead                                           ? m->hidden / m->nhead
-                                                                                     : 1,
+                                f->keys.head_dim && !json_object_get(r->root, "head_dim") ? f->keys.head_dim
+                                : m->nhead                                                ? m->hidden / m->nhead
+                                                                                          : 1,
                                 1, 4096);
-    m->max_position = model_get_int(r, "max_position_embeddings", f->max_position, 1, INT32_MAX);
-    m->eps = (float)model_get_number(r, r->root, "rms_norm_eps", f->eps, 0);
+    m->max_position = model_get_int(r, "max_position_embeddings", f->keys.max_position, 1, INT32_MAX);
+    m->eps = (float)model_get_number(r, r->root, "rms_norm_eps", f->keys.eps, 0);
     m->npredictors = model_get_int(r, "num_nextn_predict_layers", 0, 0, 4096);
     m->quantized = model_get(r, "quantization_config") != NULL;
     m->tied = model_get_bool(r, "tie_word_embeddings", false);
@@ -107,8 +108,8 @@ static void read_sizes(struct model_reader *r, struct model *m)
 static void read_sparse(struct model_reader *r, struct model *m)
 {
     const int64_t step = model_get_int(r, "decoder_sparse_step", 1, 1, INT32_MAX);
-    const int64_t first = model_get_int(r, "first_k_dense_replace", m->family->first_sparse, 0, INT32_MAX);
-    const enum family_experts which = m->family->experts;
+    const int64_t first = model_get_int(r, "first_k_dense_replace", m->family->keys.first_sparse, 0, INT32_MAX);
+    const enum family_experts which = m->family->maths.experts;
     json_t *dense = model_get(r, "mlp_only_layers"), *number;
     size_t i;
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++)
@@ -149,36 +150,38 @@ static void read_router(struct model_reader *r, struct model *m)
 /* Several keys are in use. */
 static const char *experts_key(const struct model_reader *r, const struct family *f)
 {
-    const char *own = f->sigmoid ? "n_routed_experts" : "num_experts";
-    return model_get(r, own) || (f->sigmoid && !model_get(r, "num_local_experts")) ? own : "num_local_experts";
+    const char *own = f->maths.sigmoid ? "n_routed_experts" : "num_experts";
+    return model_get(r, own) || (f->maths.sigmoid && !model_get(r, "num_local_experts")) ? own : "num_local_experts";
 }
 
 static int64_t read_shared(struct model_reader *r, const struct model *m)
 {
     const struct family *f = m->family;
-    if (!f->shared)
+    if (!f->modules.shared)
         return 0;
-    if (f->shared_inner)
-        return model_get_int(r, "shared_expert_intermediate_size", f->shared_inner, 1, 1 << 22);
-    return r->rc ? 0 : m->expert_inner * model_get_int(r, "n_shared_experts", f->nshared ? f->nshared : -1, 1, 64);
+    if (f->keys.shared_inner)
+        return model_get_int(r, "shared_expert_intermediate_size", f->keys.shared_inner, 1, 1 << 22);
+    return r->rc
+               ? 0
+               : m->expert_inner * model_get_int(r, "n_shared_experts", f->keys.nshared ? f->keys.nshared : -1, 1, 64);
 }
 
 static void read_experts(struct model_reader *r, struct model *m)
 {
     const struct family *f = m->family;
-    if (f->experts == FAMILY_DENSE)
+    if (f->maths.experts == FAMILY_DENSE)
         return;
-    m->nexperts = model_get_int(r, experts_key(r, f), f->nexperts ? f->nexperts : -1, 1, KERN_MOST_EXPERTS);
-    m->top_k = model_get_int(r, "num_experts_per_tok", f->top_k ? f->top_k : -1, 1, KERN_MOST_EXPERTS);
+    m->nexperts = model_get_int(r, experts_key(r, f), f->keys.nexperts ? f->keys.nexperts : -1, 1, KERN_MOST_EXPERTS);
+    m->top_k = model_get_int(r, "num_experts_per_tok", f->keys.top_k ? f->keys.top_k : -1, 1, KERN_MOST_EXPERTS);
     m->expert_inner =
-        f->expert_inner ? model_get_int(r, "moe_intermediate_size", f->expert_inner, 1, 1 << 22) : m->inner;
+        f->keys.expert_inner ? model_get_int(r, "moe_intermediate_size", f->keys.expert_inner, 1, 1 << 22) : m->inner;
     m->shared_inner = read_shared(r, m);
-    m->normalised = f->normalised || model_get_bool(r, "norm_topk_prob", f->norm_topk_prob);
+    m->normalised = f->maths.normalised || model_get_bool(r, "norm_topk_prob", f->keys.norm_topk_prob);
     m->routed_scale = 1;
     if (!r->rc && m->top_k > m->nexperts)
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'num_experts_per_tok': %lld of %lld experts cannot be chosen",
                      (long long)m->top_k, (long long)m->nexperts);
-    if (f->sigmoid)
+    if (f->maths.sigmoid)
         read_router(r, m);
     else if (model_get_bool(r, "output_router_logits", false))
         m->balance = model_get_number(r, r->root, "router_aux_loss_coef", 0.001, 0);

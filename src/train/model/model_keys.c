@@ -182,13 +182,13 @@ static void refuse_experts(struct model_reader *r)
 /* True if the family has maths for any value of the key. */
 static bool is_free(const struct family *f, const char *key)
 {
-    return (f->use_qk_norm && strcmp(key, "use_qk_norm") == 0) ||
-           (f->rotary > 0 && strcmp(key, "partial_rotary_factor") == 0);
+    return (f->keys.use_qk_norm && strcmp(key, "use_qk_norm") == 0) ||
+           (f->keys.rotary > 0 && strcmp(key, "partial_rotary_factor") == 0);
 }
 
 void model_check_refused(struct model_reader *r, const struct family *family)
 {
-    if (family->experts == FAMILY_DENSE)
+    if (family->maths.experts == FAMILY_DENSE)
         refuse_experts(r);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *value = model_get(r, refused[i].key);

@@ -70,10 +70,10 @@ static json_t *find_scaling(struct model_reader *r)
 static int64_t read_rotary(struct model_reader *r, const struct model *m, const json_t *scaling)
 {
     static const char *const key = "partial_rotary_factor";
-    const double own = m->family->rotary > 0 ? model_get_number(r, r->root, key, m->family->rotary, 0) : 1,
+    const double own = m->family->keys.rotary > 0 ? model_get_number(r, r->root, key, m->family->keys.rotary, 0) : 1,
                  factor = model_get_number(r, scaling, key, own, 0);
     const int64_t n = (int64_t)((double)m->head_dim * (factor < 1 ? factor : 1));
-    if (factor != 1 && m->family->rotary == 0)
+    if (factor != 1 && m->family->keys.rotary == 0)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s' changes the maths, and only 1 is supported", key);
     else if (factor > 1 || n < 2 || n % 2)
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': of %lld features of a head, an even number must remain", key,
@@ -85,7 +85,7 @@ void model_read_rope(struct model_reader *r, struct model *m)
 {
     json_t *scaling = find_scaling(r);
     struct kern_rope *rope = &m->rope;
-    const double theta = m->family->theta > 0 ? m->family->theta : 10000;
+    const double theta = m->family->keys.theta > 0 ? m->family->keys.theta : 10000;
     rope->dim = read_rotary(r, m, scaling);
     rope->theta = model_get_number(r, scaling, "rope_theta", model_get_number(r, r->root, "rope_theta", theta, 1), 1);
     read_rope_kind(r, scaling, rope);
