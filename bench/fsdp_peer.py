@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of what bench/train_ranks.py asks of fsdptrain, done by torch's fully_shard over gloo. Rank 0 prints the
-seconds and the loss of every step as JSON.
+"""One rank of what bench/train_ranks.py or bench/hosts.py asks of fsdptrain, done by torch's fully_shard over gloo.
+Rank 0 prints the seconds and the loss of every step as JSON.
 
-usage: fsdp_peer.py MODEL TOKENS.jsonl RANK NRANKS STORE --dtype fp32|bf16 [--batch N] [--steps N]
+usage: fsdp_peer.py MODEL TOKENS.jsonl RANK NRANKS STORE --dtype fp32|bf16 [--batch N] [--steps N] [--full]
+                    [--replicas N]
 
+--full: all weights train, else LoRA. --replicas: a mesh of so many replicas; gradients are reduced in fp32.
 Every block and the root are wrapped, one thread a rank. The program checks that parameters are sharded: some launchers
 run DDP on a CPU without a word."""
 import argparse
@@ -17,21 +19,29 @@ warnings.filterwarnings("ignore")
 
 def build(a):
     import torch
-    from peft import LoraConfig, get_peft_model
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import DTensor
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(
         a.model, dtype=torch.bfloat16 if a.dtype == "bf16" else torch.float32, attn_implementation="sdpa"
     ).train()
-    model = get_peft_model(
-        model,
-        LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
-        autocast_adapter_dtype=False,
-    )
-    for layer in model.get_base_model().model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    layers = model.model.layers
+    if not a.full:
+        from peft import LoraConfig, get_peft_model
+        model = get_peft_model(
+            model,
+            LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
+            autocast_adapter_dtype=False,
+        )
+    how = {}
+    if a.replicas > 1:
+        sizes = (a.replicas, a.nranks // a.replicas)
+        how["mesh"] = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
+        how["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for layer in layers:
+        fully_shard(layer, **how)
+    fully_shard(model, **how)
     assert all(isinstance(p, DTensor) and p.to_local().numel() < p.numel() for p in model.parameters())
     return model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
 
@@ -43,6 +53,8 @@ def main():
     parser.add_argument("--dtype", choices=["fp32", "bf16"], required=True)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--replicas", type=int, default=1)
     a = parser.parse_args()
     import torch
     import torch.distributed as dist

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What two hosts cost: full fine-tuning on 2 hosts of 4 ranks, the bytes that enter both per step and the tokens per
-second, for FULL_SHARD whose ranks each fetch for themselves (--gather copy), FULL_SHARD, and HYBRID_SHARD.
+second, for FULL_SHARD whose ranks each fetch for themselves (--gather copy), FULL_SHARD, and HYBRID_SHARD; with
+--python, for torch's fully_shard over gloo with the mesh of HYBRID_SHARD.
 
 usage: hosts.py BUILD_DIR MODEL_FOLDER WORKDIR [--rate 1gbit] [--ranks 4] [--steps 3] [--seq 64] [--micro 1]
-[--reduce bf16] [--only WORD]
+[--reduce bf16] [--only WORD] [--python PYTHON_WITH_TORCH]
 
 The hosts are two network namespaces of this machine (root; iproute2), joined by a cable of that rate (tbf), each way.
 Bytes are those of metrics.jsonl, and besides, of the whole run, those that the network interfaces counted. A formula
@@ -27,11 +28,12 @@ name=$0-${1##*.}
 shift
 exec ip netns exec "${name##*/}" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "${name##*/}" "$*"
 """
+HYBRID = "HYBRID_SHARD"
 # name: (keys of "fsdp" and their values for these options, options of the program)
 CONTENDERS = {
     "FULL_SHARD, --gather copy": ({}, ["--gather", "copy"]),
     "FULL_SHARD": ({}, []),
-    "HYBRID_SHARD": ({"sharding_strategy": lambda a: "HYBRID_SHARD", "dp_shard_size": lambda a: a.ranks}, []),
+    HYBRID: ({"sharding_strategy": lambda a: "HYBRID_SHARD", "dp_shard_size": lambda a: a.ranks}, []),
 }
 
 
@@ -132,6 +134,33 @@ class Bench:
             "bytes": [x["from_hosts_bytes"] for x in m], "wire": wire
         }
 
+    def torch(self, hosts):
+        """All ranks at once; the first one says what it measured."""
+        store, ranks = os.path.join(self.a.workdir, "bench-hosts-store"), 2 * self.a.ranks
+        if os.path.exists(store):
+            os.unlink(store)
+        before = hosts.received()
+        peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fsdp_peer.py")
+        all_of = [
+            subprocess.Popen(
+                hosts.inside(r // self.a.ranks, self.a.python, peer, self.a.model, self.tokens, str(r), str(ranks),
+                             store, "--dtype", "bf16", "--batch", str(ranks), "--steps", str(self.a.steps), "--full",
+                             "--replicas", "2"),
+                stdout=subprocess.PIPE, stderr=None if r == 0 else subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+                env={**ENV, "GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}) for r in range(ranks)
+        ]
+        said = [r.communicate()[0] for r in all_of]
+        if any(r.returncode for r in all_of):
+            sys.exit("torch's ranks failed")
+        return {**json.loads(said[0]), "wire": hosts.received() - before}
+
+    def on_hosts(self, work):
+        hosts = Hosts(self.a.workdir, self.a.rate)
+        try:
+            return work(hosts)
+        finally:
+            hosts.close()
+
     def formula(self):
         """Of HYBRID_SHARD with a packet a rank: a sum of every gradient enters the second host; the half whose owners
         are on the first host goes back; and each host gets the new values of the half that the other owns."""
@@ -148,17 +177,21 @@ class Bench:
         for name, (keys, options) in CONTENDERS.items():
             if self.a.only not in name:
                 continue
-            hosts = Hosts(self.a.workdir, self.a.rate)
-            try:
-                said = self.ours(hosts, {key: value(self.a) for key, value in keys.items()}, *options)
-            finally:
-                hosts.close()
+            fsdp = {key: value(self.a) for key, value in keys.items()}
+            said = self.on_hosts(lambda hosts: self.ours(hosts, fsdp, *options))
             losses = losses or said["loss"]
             if said["loss"] != losses:
                 sys.exit(f"{name}: losses {said['loss']}, {losses} wanted")
             print(f"{name:26} {tokens / statistics.median(said['seconds'][1:]):9.1f} "
                   f"{statistics.median(said['bytes'][1:]) / 1e6:9.1f} {said['wire'] / 1e6:27.1f}", flush=True)
-        print(f"{'HYBRID_SHARD by formula':36} {self.formula() / 1e6:9.1f}")
+        print(f"{HYBRID + ' by formula':36} {self.formula() / 1e6:9.1f}")
+        if not self.a.python:
+            return
+        said = self.on_hosts(self.torch)
+        if losses and max(abs(x - y) for x, y in zip(said["loss"], losses)) > 0.05:
+            sys.exit(f"torch: losses {said['loss']}, {losses} wanted")
+        print(f"{'torch fully_shard, gloo':26} {tokens / statistics.median(said['seconds'][1:]):9.1f} {'':9} "
+              f"{said['wire'] / 1e6:27.1f}")
 
 
 def main():
@@ -170,7 +203,10 @@ def main():
     p.add_argument("--only", default="", help="contenders with this in their name")
     for name, value, least in (("ranks", 4, 1), ("steps", 3, 2), ("seq", 64, 2), ("micro", 1, 1)):
         p.add_argument("--" + name, type=at_least(least), default=value)
+    p.add_argument("--python", help="a Python with torch, transformers and PEFT")
     a = p.parse_args()
+    if a.python and a.micro > 1:
+        p.error("--python: torch is asked for one micro-batch a step")
     if not any(a.only in name for name in CONTENDERS):
         p.error(f"--only: no contender has '{a.only}' in its name: {', '.join(CONTENDERS)}")
     try:
