@@ -22,7 +22,8 @@ void balance_alloc(struct compute *c, struct bump *v, int64_t ntok)
 
 void balance_begin(struct compute *c)
 {
-    if (is_added(c))
+    c->balance.counts = is_added(c);
+    if (c->balance.counts)
         c->device->memory->zero(c->stream, c->balance.choices, 2 * (size_t)c->m->nexperts * sizeof(float));
 }
 
@@ -36,7 +37,7 @@ void balance_add(struct compute *c, const struct routed *r)
                                            .choices = c->balance.choices,
                                            .probs = c->balance.probs,
                                            .scratch = c->balance.scratch };
-    if (is_added(c))
+    if (c->balance.counts)
         c->device->experts->load(c->stream, &load);
 }
 
@@ -54,6 +55,7 @@ void balance_end(struct compute *c)
                                                  .sum = c->loss_sum,
                                                  .scale = (float)scale,
                                                  .slopes = c->balance.slopes };
+    c->balance.counts = false;
     if (is_added(c) && nsparse > 0)
         c->device->experts->balance(c->stream, &balance);
 }

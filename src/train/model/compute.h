@@ -31,6 +31,7 @@ struct shared {
 
 /* How a micro-batch's tokens of all layers are spread over the experts (struct kern_expert_load). */
 struct balance {
+    bool counts;            /* a micro-batch that is trained on is in its forward pass */
     float *choices, *probs; /* (nexperts), adjacent */
     float *slopes, *scratch;
 };

@@ -101,7 +101,6 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
 {
     const struct model *m = c->m;
     compute_send_batch(c);
-    balance_begin(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         c->dtype = layout_dtype(c->l, 0);
@@ -221,6 +220,7 @@ static int take_loss(struct compute *c, double *loss, struct fsdpck_error *err)
 
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
 {
+    balance_begin(c);
     int rc = forward(c, hook, err);
     if (rc)
         return rc;
