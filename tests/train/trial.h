@@ -27,7 +27,7 @@ struct trial {
     const char *family;
     bool lora, attention_bias, mlp_bias, recompute;
     double balance;      /* factor of the load balancing loss; 0: there is none */
-    int64_t first_dense; /* of a mixture of experts: a layer that is none; -1: there is no such */
+    int64_t first_dense; /* of a mixture of experts: the layer without experts; -1: every layer has some */
     char targets[200];
     struct reference ref;
     struct document documents[DOCUMENTS];

@@ -38,7 +38,7 @@ struct family_keys {
     bool norm_topk_prob;
 };
 
-/* What no key changes. */
+/* Maths that config.json cannot change. */
 struct family_maths {
     enum family_window windows;
     enum family_experts experts;
