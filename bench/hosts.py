@@ -205,8 +205,8 @@ def main():
         p.add_argument("--" + name, type=at_least(least), default=value)
     p.add_argument("--python", help="a Python with torch, transformers and PEFT")
     a = p.parse_args()
-    if a.python and a.micro > 1:
-        p.error("--python: torch is asked for one micro-batch a step")
+    if a.python and (a.micro > 1 or a.reduce != "fp32"):
+        p.error("--python: torch is asked for one micro-batch a step, and reduces in fp32")
     if not any(a.only in name for name in CONTENDERS):
         p.error(f"--only: no contender has '{a.only}' in its name: {', '.join(CONTENDERS)}")
     try:

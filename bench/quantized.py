@@ -91,23 +91,20 @@ def run(args, tmp, base, steps):
     return [m["step_seconds"] for m in metrics(out)][1:], after.ru_utime - before.ru_utime
 
 
-PEERS = {  # base: how the peer holds it, its modes
-    "nf4": ("nf4", ("bf16", "autocast")),
-    "fp8-block": ("dequantized", ("bf16", "autocast"))
-}
+PEERS = {"nf4": "nf4", "fp8-block": "dequantized"}  # base: how the peer holds it
+MODES = ("bf16", "autocast")
 
 
 def peers(args, tmp):
     """The peer's runs: base, mode, folder and how it holds the base."""
     said = []
     for base in args.bases.split(",") if args.python else ():
-        how, modes = PEERS[base]
-        folder = args.model
+        how, folder = PEERS[base], args.model
         if how == "dequantized":
             folder = os.path.join(tmp, base)
             fsdpck = os.path.join(os.path.dirname(args.fsdptrain), "fsdpck")
             subprocess.run([fsdpck, "export", args.model, folder, "--quantize", base, "-q"], check=True)
-        said += [(base, mode, folder, how) for mode in modes]
+        said += [(base, mode, folder, how) for mode in MODES]
     return said
 
 
@@ -146,6 +143,8 @@ def main():
     ap.add_argument("--shape", choices=SHAPES, default="smollm2")
     ap.add_argument("--python", help="a Python with torch, transformers, PEFT and bitsandbytes")
     args = ap.parse_args()
+    if args.python and not set(args.bases.split(",")) <= set(PEERS):
+        ap.error(f"--python: there is a peer for {' and '.join(PEERS)}")
     bases = ["as stored", *args.bases.split(",")]
     with tempfile.TemporaryDirectory() as tmp:
         if not args.model:

@@ -47,7 +47,7 @@ struct bench {
     struct matrix q, k, v, o, d_o, dq, dk, dv, sinks;
     double *q64, *k64, *v64, *d_o64;
     double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref, *dsinks_ref;
-    float *dsinks; /* what was there before must stay: 1 is */
+    float *dsinks; /* gradients are added to it */
 };
 
 ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
