@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtures of experts: the choice of experts by one block of threads per token, the order of rows by one per expert,
  * and element-wise work on rows. Sums are in fixed orders. */
+#include "cuda/choice.cuh"
 #include "cuda/experts.h"
 #include "cuda/fold.cuh"
 #include "cuda/reduce.cuh"
@@ -306,10 +307,20 @@ struct sum_op {
     }
 };
 
-/* -1: padding. */
-__device__ __forceinline__ int64_t choice_of(const int32_t *choices, int64_t row)
+/* The activation is silu(gate)·up of these; dgate and dup are the factors that lead to the gradients of the operands.
+ */
+struct gated {
+    float gate, up, dgate, dup;
+};
+
+__device__ __forceinline__ gated gated_of(float gate, float up, float limit)
 {
-    return choices ? choices[row] : row;
+    if (limit <= 0)
+        return { gate, up, 1.0f, 1.0f };
+    /* Written so that NaN stays. */
+    const float g = gate > limit ? limit : gate, below = up > limit ? limit : up, u = below < -limit ? -limit : below;
+    return { KERN_GATE_SLOPE * g, (u + 1.0f) / KERN_GATE_SLOPE, gate <= limit ? KERN_GATE_SLOPE : 0.0f,
+             up >= -limit && up <= limit ? 1.0f / KERN_GATE_SLOPE : 0.0f };
 }
 
 struct act_op {
@@ -322,8 +333,10 @@ struct act_op {
             const float weight = a.weights ? a.weights[choice] : 1.0f;
             const f8 g = load8<K>(a.gate, row, col, n, whole), u = load8<K>(a.up, row, col, n, whole);
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                y.v[i] = weight * (g.v[i] * sigmoid(g.v[i]) * u.v[i]);
+            for (int i = 0; i < WIDTH; i++) {
+                const gated x = gated_of(g.v[i], u.v[i], a.limit);
+                y.v[i] = weight * (x.gate * sigmoid(x.gate) * x.up);
+            }
         }
         store8<K>(a.y, row, col, n, whole, y);
     }
@@ -340,11 +353,12 @@ __device__ __forceinline__ float act_grad_eight(const struct kern_expert_act_gra
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        const float s = sigmoid(g.v[i]), silu = g.v[i] * s, dy = weight * d.v[i];
-        sum += i < n ? d.v[i] * silu * u.v[i] : 0.0f;
-        dup.v[i] = dy * silu;
-        dgate.v[i] = dy * u.v[i] * (s + silu * (1.0f - s));
-        y.v[i] = weight * silu * u.v[i];
+        const gated x = gated_of(g.v[i], u.v[i], a.limit);
+        const float s = sigmoid(x.gate), silu = x.gate * s, dy = weight * d.v[i];
+        sum += i < n ? d.v[i] * silu * x.up : 0.0f;
+        dup.v[i] = dy * silu * x.dup;
+        dgate.v[i] = dy * x.up * (s + silu * (1.0f - s)) * x.dgate;
+        y.v[i] = weight * silu * x.up;
     }
     store8<K>(a.dgate, row, col, n, whole, dgate);
     store8<K>(a.dup, row, col, n, whole, dup);

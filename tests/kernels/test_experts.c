@@ -320,7 +320,24 @@ static void check_rows(struct rig *rig, const struct shape *s, const struct rout
     matrix_free(&x), matrix_free(&y), matrix_free(&sum);
 }
 
-static void check_act(struct rig *rig, const struct shape *s, const struct routing *r)
+/* f of gate and up, and its derivatives. limit 0: none. */
+struct gated {
+    double f, dgate, dup;
+};
+
+static struct gated gated_of(double gate, double up, double limit)
+{
+    if (limit <= 0) {
+        const double sig = 1 / (1 + exp(-gate));
+        return (struct gated){ gate * sig * up, up * sig * (1 + gate * (1 - sig)), gate * sig };
+    }
+    const double slope = (double)KERN_GATE_SLOPE, g = fmin(gate, limit), u = fmax(-limit, fmin(up, limit)),
+                 sig = 1 / (1 + exp(-slope * g));
+    return (struct gated){ g * sig * (u + 1), gate > limit ? 0 : (u + 1) * sig * (1 + slope * g * (1 - sig)),
+                           fabs(up) > limit ? 0 : g * sig };
+}
+
+static void check_act(struct rig *rig, const struct shape *s, const struct routing *r, float limit)
 {
     const int64_t n = r->nrow * s->ncol, nchoices = s->ntok * s->top_k;
     struct matrix gate = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 6),
@@ -332,12 +349,13 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
         const int32_t choice = r->choices[i / s->ncol];
         if (choice < 0)
             continue;
-        const double x = at(&gate, i / s->ncol, i % s->ncol), u = at(&up, i / s->ncol, i % s->ncol),
-                     d = at(&dy, i / s->ncol, i % s->ncol), w = (double)r->weights[choice], sig = 1 / (1 + exp(-x));
-        want[i] = w * x * sig * u;
-        dup[i] = w * d * x * sig;
-        dgate[i] = w * d * u * sig * (1 + x * (1 - sig));
-        dweights[choice] += d * x * sig * u;
+        const double d = at(&dy, i / s->ncol, i % s->ncol), w = (double)r->weights[choice];
+        const struct gated x =
+            gated_of(at(&gate, i / s->ncol, i % s->ncol), at(&up, i / s->ncol, i % s->ncol), (double)limit);
+        want[i] = w * x.f;
+        dup[i] = w * d * x.dup;
+        dgate[i] = w * d * x.dgate;
+        dweights[choice] += d * x.f;
     }
     const struct kern_expert_act a = { .nrow = r->nrow,
                                        .ncol = s->ncol,
@@ -345,6 +363,7 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
                                        .weights = r->weights,
                                        .gate = cview(&gate),
                                        .up = cview(&up),
+                                       .limit = limit,
                                        .y = view(&y) };
     rig->device->experts->act(rig->stream, &a);
     check_matrix(rig, &y, want, 1e-6, "activation");
@@ -356,6 +375,7 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
                                             .gate = cview(&gate),
                                             .up = cview(&up),
                                             .dy = cview(&dy),
+                                            .limit = limit,
                                             .dgate = view(&gate),
                                             .dup = view(&up),
                                             .y = view(&dy) };
@@ -366,6 +386,55 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
     check_floats(rig, r->dweights, nchoices, dweights, 4e-6, "gradient of weights");
     must_free(want), must_free(dgate), must_free(dup), must_free(dweights);
     matrix_free(&gate), matrix_free(&up), matrix_free(&dy), matrix_free(&y);
+}
+
+static void check_bias(struct rig *rig, const struct shape *s, const struct routing *r)
+{
+    const int64_t n = r->nrow * s->ncol, nchoices = s->ntok * s->top_k;
+    struct matrix bias = matrix_random(rig, 1, s->ncol, rig->dtype, 1),
+                  y = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 1),
+                  dy = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 1);
+    double *want = zeros(n), *dbias_want = zeros(s->ncol), *dweights_want = zeros(nchoices);
+    float *dbias = float_zeros(s->ncol), *scratch = float_zeros(kern_sum_rows_scratch(r->nrow, s->ncol));
+    for (int64_t i = 0; i < nchoices; i++)
+        dweights_want[i] = (double)(r->dweights[i] = (float)i);
+    for (int64_t j = 0; j < s->ncol; j++)
+        dbias_want[j] = (double)(dbias[j] = (float)rig_uniform(rig));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t j = i % s->ncol, choice = r->choices[i / s->ncol];
+        const double w = choice < 0 ? 0 : (double)r->weights[choice], b = at(&bias, 0, j), d = at(&dy, i / s->ncol, j);
+        want[i] = at(&y, i / s->ncol, j) + w * b;
+        dbias_want[j] += w * d;
+        if (choice >= 0)
+            dweights_want[choice] += d * b;
+    }
+    const struct kern_expert_bias add = { .nrow = r->nrow,
+                                          .ncol = s->ncol,
+                                          .choices = r->choices,
+                                          .weights = r->weights,
+                                          .bias = cview(&bias),
+                                          .y = view(&y) };
+    rig->device->experts->bias(rig->stream, &add);
+    check_matrix(rig, &y, want, 1e-6, "weighted bias");
+    struct kern_expert_bias_grad g = { .nrow = r->nrow,
+                                       .ncol = s->ncol,
+                                       .choices = r->choices,
+                                       .weights = r->weights,
+                                       .bias = cview(&bias),
+                                       .dy = cview(&dy),
+                                       .dweights = r->dweights,
+                                       .dbias = dbias,
+                                       .scratch = scratch };
+    rig->device->experts->bias_grad(rig->stream, &g);
+    check_floats(rig, dbias, s->ncol, dbias_want, 4e-6, "gradient of a weighted bias");
+    check_floats(rig, r->dweights, nchoices, dweights_want, 4e-6, "a weighted bias's part of its weights");
+    for (int64_t i = 0; i < nchoices; i++)
+        dweights_want[i] = 2 * dweights_want[i] - (double)i;
+    g.dbias = NULL, g.scratch = NULL;
+    rig->device->experts->bias_grad(rig->stream, &g);
+    check_floats(rig, r->dweights, nchoices, dweights_want, 4e-6, "the same again");
+    must_free(want), must_free(dbias_want), must_free(dweights_want), must_free(dbias), must_free(scratch);
+    matrix_free(&bias), matrix_free(&y), matrix_free(&dy);
 }
 
 /* Every row is a token with a weight of its own: the sigmoid of its logit. */
@@ -424,7 +493,9 @@ static void experts(struct rig *rig)
         if (!shapes[i].sigmoid)
             check_balance(rig, &shapes[i], &r);
         check_rows(rig, &shapes[i], &r);
-        check_act(rig, &shapes[i], &r);
+        check_act(rig, &shapes[i], &r, 0);
+        check_act(rig, &shapes[i], &r, 1.5f);
+        check_bias(rig, &shapes[i], &r);
         routing_free(&r);
     }
 }

@@ -110,13 +110,17 @@ struct kern_expert_sum {
 };
 typedef void kern_expert_sum_fn(struct kern_stream *, const struct kern_expert_sum *);
 
-/* The weight of a choice is applied to the activation, before the last product of an expert, which is linear. */
+/* The weight of a choice is applied to the activation, before the last product of an expert, which is linear. The
+ * activation f of gate and up is silu(gate)·up, or with a limit that of gpt-oss (GptOssExperts of transformers):
+ * g·σ(KERN_GATE_SLOPE·g)·(u + 1), with g = min(gate, limit), u = up clamped to [-limit, limit]. */
+#define KERN_GATE_SLOPE 1.702f
 struct kern_expert_act {
     int64_t nrow, ncol;
     const int32_t *choices;    /* (nrow); NULL: the weight of a row is the one with its number */
     const float *weights;      /* by choice; NULL, if choices is: all are 1 */
     struct kern_cmat gate, up; /* (nrow, ncol) */
-    struct kern_mat y;         /* weight·silu(gate)·up; may be gate or up; padding is zero */
+    float limit;               /* 0: none */
+    struct kern_mat y;         /* weight·f; may be gate or up; padding is zero */
 };
 typedef void kern_expert_act_fn(struct kern_stream *, const struct kern_expert_act *);
 
@@ -124,12 +128,34 @@ struct kern_expert_act_grad {
     int64_t nrow, ncol;
     const int32_t *choices;
     const float *weights;
-    float *dweights; /* by choice: Σ dy·silu(gate)·up; not wanted if weights is NULL */
+    float *dweights; /* by choice: Σ dy·f; not wanted if weights is NULL */
     struct kern_cmat gate, up, dy;
+    float limit;                /* what lies beyond it has no gradient */
     struct kern_mat dgate, dup; /* may be gate and up; of padding zero */
     struct kern_mat y;          /* the activation anew; may be dy; data NULL: not wanted */
 };
 typedef void kern_expert_act_grad_fn(struct kern_stream *, const struct kern_expert_act_grad *);
+
+/* A bias after an expert's last product, whose operand has the weight of the choice already: y_row += weight·bias. */
+struct kern_expert_bias {
+    int64_t nrow, ncol;
+    const int32_t *choices; /* (nrow); NULL: as above */
+    const float *weights;   /* by choice */
+    struct kern_cmat bias;  /* (ncol), pitch ignored */
+    struct kern_mat y;      /* (nrow, ncol); padding stays as it is */
+};
+typedef void kern_expert_bias_fn(struct kern_stream *, const struct kern_expert_bias *);
+
+struct kern_expert_bias_grad {
+    int64_t nrow, ncol;
+    const int32_t *choices;
+    const float *weights;
+    struct kern_cmat bias, dy; /* (ncol), pitch ignored; (nrow, ncol) */
+    float *dweights;           /* by choice: += Σ dy·bias */
+    float *dbias;              /* (ncol): += Σ over rows of weight·dy; NULL: not wanted */
+    float *scratch;            /* kern_sum_rows_scratch floats; not read without dbias */
+};
+typedef void kern_expert_bias_grad_fn(struct kern_stream *, const struct kern_expert_bias_grad *);
 
 /* The weight of an expert that every token shares: weight = σ(logit); its gradient is dlogit =
  * dweight·weight·(1 - weight). All (ntok). */
@@ -151,7 +177,7 @@ typedef void kern_expert_gate_grad_fn(struct kern_stream *, const struct kern_ex
 #define KERN_EXPERT_OPS(OP) \
     OP(route, route) OP(route_grad, route_grad) OP(load, expert_load) OP(balance, expert_balance) \
     OP(rows, expert_rows) OP(sum, expert_sum) OP(act, expert_act) OP(act_grad, expert_act_grad) \
-    OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
+    OP(bias, expert_bias) OP(bias_grad, expert_bias_grad) OP(gate, expert_gate) OP(gate_grad, expert_gate_grad)
 /* clang-format on */
 
 struct kern_expert_ops {

@@ -353,6 +353,18 @@ static void count_expert_act_grad(struct kern_stream *s, const struct kern_exper
     add(a->dy.dtype, RATES_SWIGLU_GRAD, (a->y.data ? 6 : 5) * bytes(a->nrow, a->ncol, a->dy.dtype));
 }
 
+static void count_expert_bias(struct kern_stream *s, const struct kern_expert_bias *b)
+{
+    (void)s;
+    elements(b->y.dtype, 2 * bytes(b->nrow, b->ncol, b->y.dtype));
+}
+
+static void count_expert_bias_grad(struct kern_stream *s, const struct kern_expert_bias_grad *g)
+{
+    (void)s;
+    elements(g->dy.dtype, (g->dbias ? 2 : 1) * bytes(g->nrow, g->ncol, g->dy.dtype));
+}
+
 static void count_expert_gate(struct kern_stream *s, const struct kern_expert_gate *g)
 {
     (void)s;
@@ -425,6 +437,8 @@ void paper_open(const struct kern_device *real, struct paper *out)
                                              .sum = count_expert_sum,
                                              .act = count_expert_act,
                                              .act_grad = count_expert_act_grad,
+                                             .bias = count_expert_bias,
+                                             .bias_grad = count_expert_bias_grad,
                                              .gate = count_expert_gate,
                                              .gate_grad = count_expert_gate_grad };
     out->memory.copy = count_copy;

@@ -282,6 +282,9 @@ OF_EXPERTS(sum, expert_sum, a->rows, a->src.data, a->add.data, a->dst.data)
 OF_EXPERTS(act, expert_act, a->choices, a->weights, a->gate.data, a->up.data, a->y.data)
 OF_EXPERTS(act_grad, expert_act_grad, a->choices, a->weights, a->dweights, a->gate.data, a->up.data, a->dy.data,
            a->dgate.data, a->dup.data, a->y.data)
+OF_EXPERTS(bias, expert_bias, a->choices, a->weights, a->bias.data, a->y.data)
+OF_EXPERTS(bias_grad, expert_bias_grad, a->choices, a->weights, a->bias.data, a->dy.data, a->dweights, a->dbias,
+           a->scratch)
 OF_EXPERTS(gate, expert_gate, a->logits, a->weights)
 OF_EXPERTS(gate_grad, expert_gate_grad, a->weights, a->dweights, a->dlogits)
 
