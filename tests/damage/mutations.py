@@ -11,7 +11,7 @@ import shutil
 import sys
 
 from forge import Forgery, Hasher
-from harness import fixtures, read, run_checks, write, write_safetensors
+from harness import SANITIZED, fixtures, read, run_checks, write, write_safetensors
 
 # Values that mean nothing to a reader: the writer's name and time, and the name of a mesh's dimension.
 FREE = {("writer",), ("created",), ("meshes", 0, "dims", 0)}
@@ -56,7 +56,7 @@ def at(document, path):
 
 class Mutations:
     def __init__(self, t, hasher):
-        self.t, self.hasher = t, hasher
+        self.t, self.hasher, self.njudged = t, hasher, 0
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
         write_safetensors(
             t.path("plain.safetensors"),
@@ -106,7 +106,10 @@ class Mutations:
         return said
 
     def judge(self, what, change, must=False, quick=True):
-        """must: verify has to report it whether a verb refuses or not."""
+        """must: verify has to report it whether a verb refuses or not. Under a sanitizer it takes one in three."""
+        self.njudged += 1
+        if SANITIZED and self.njudged % 3:
+            return
         f = Forgery(self.t.fresh(self.t.path(self.template)), self.hasher)
         change(f)
         f.seal()

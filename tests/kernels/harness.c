@@ -2,16 +2,11 @@
 /* See harness.h. */
 #include "harness.h"
 
+#include "../support/sanitized.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Sanitizers are ten times slower, and look for races and for what lies outside, not for numbers. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { WATCHED = true };
-#else
-enum { WATCHED = false };
-#endif
 
 uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype,
                       void (*prepare)(struct kern_stream *, const void *), const void *ctx)
@@ -20,7 +15,7 @@ uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dty
     struct rig rig = { .device = rig_device(), .dtype = dtype, .random = 42 };
     assert_non_null(rig.device);
     rig.ops = rig.device->ops;
-    rig.slow = WATCHED || strcmp(rig.device->name, "cuda-shim") == 0;
+    rig.slow = SANITIZED || strcmp(rig.device->name, "cuda-shim") == 0;
     assert_int_equal(rig.device->stream_new(0, pool, &rig.stream, message), 0);
     if (prepare)
         prepare(rig.stream, ctx);

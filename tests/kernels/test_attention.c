@@ -265,8 +265,10 @@ static void one_job(struct rig *rig, const struct job *job, bool with_sinks)
 static void against_reference(struct rig *rig)
 {
     for (int i = 0; i < NJOB; i++) {
-        one_job(rig, &jobs[i], false);
-        one_job(rig, &jobs[i], true);
+        if (!rig->slow || i % 2)
+            one_job(rig, &jobs[i], false);
+        if (!rig->slow || i % 2 == 0)
+            one_job(rig, &jobs[i], true);
     }
 }
 

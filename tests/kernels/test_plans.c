@@ -104,7 +104,7 @@ static void all_plans(struct rig *rig, struct product *t)
 
 static void random_products(struct rig *rig)
 {
-    for (int i = 0; i < (rig->slow ? 12 : 60); i++) {
+    for (int i = 0; i < (rig->slow ? 6 : 60); i++) {
         struct product t;
         product_new(rig, &t, i % 3);
         all_plans(rig, &t);

@@ -14,7 +14,7 @@ import struct
 import sys
 import zipfile
 
-from harness import fixtures, patch, read, run_checks, tree, write
+from harness import SANITIZED, fixtures, patch, read, run_checks, tree, write
 from torch_save import Pickle, archive
 
 TOP = os.path.abspath(fixtures())
@@ -98,7 +98,7 @@ def check_payload(t):
         truth = t.path("truth")
         shutil.rmtree(truth, ignore_errors=True)
         os.rename(out, truth)
-        for file, at in rng.sample(payload_bytes(source), 6):
+        for file, at in rng.sample(payload_bytes(source), 2 if SANITIZED else 6):
             x = Flipped(t, source, file, at)
             # a copy of what another rank's file has: not read
             if ("verl" in name or "local" in name) and t.run("convert", x.path, out, "--ranks", "2").status == 0:

@@ -350,8 +350,8 @@ class Strategies(Policies, Tests):
         if not plain or plain != same or one != three or one == plain:
             raise Failure(f"{plain} {same}, {one} {three}")
 
-    def all_dtypes(self):
-        for name, (usual, given) in zip(NAMES, (("bf16", "fp32"), ("fp32", "bf16"))):
+    def all_dtypes(self, names):
+        for name, (usual, given) in zip(names, (("bf16", "fp32"), ("fp32", "bf16"))):
             self.check(f"{name}: all groups in {given} under {usual}", self.same_dtypes, name, usual, given)
             self.check(f"{name}: groups in both", self.mixed_dtypes, name)
             self.check(f"{name}: samples of groups in both", self.sampled_dtypes, name)
@@ -362,13 +362,14 @@ class Strategies(Policies, Tests):
         for i, (ranks, fsdp) in enumerate(POLICIES_UNTIED):
             self.check(f"untied, {ranks} ranks, {fsdp}", self.bits, NAMES[1], ranks, fsdp, KINDS[i])
 
-    def all_resumed(self):
+    def all_resumed(self, quick):
         turns = (
             ((4, {"dp_shard_size": 2}), (3, {"sharding_strategy": WHOLE}), (6, {"dp_replicate_size": 2})),
             ((2, {"sharding_strategy": GRAD}), (6, {"dp_replicate_size": 3}), (4, {"reshard_after_forward": 2})),
             (POLICIES[0], POLICIES[3], POLICIES[5]),
         )
-        for (name, turn), kind in zip(itertools.product(NAMES, turns), itertools.cycle(KINDS)):
+        chains = list(zip(itertools.product(NAMES, turns), itertools.cycle(KINDS)))
+        for (name, turn), kind in chains[2:4] if quick else chains:
             self.check(f"{name} resumed, {turn}, {kind}", self.resumed, name, turn, kind)
 
 
@@ -377,6 +378,7 @@ def main():
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--random", type=int, default=0, help="so many random configs instead of all strategies")
+    parser.add_argument("--quick", action="store_true", help="few of many dtypes and resumed runs")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--mpirun", action="store_true", help="ranks are those of mpirun")
     add_device(parser)
@@ -388,8 +390,8 @@ def main():
         else:
             t.all_strategies()
             t.all_policies()
-        t.all_dtypes()
-        t.all_resumed()
+        t.all_dtypes(NAMES[:1] if args.quick else NAMES)
+        t.all_resumed(args.quick)
         t.check("plan", t.planned)
         t.check("plan of policies", t.planned_policies, *NAMES)
         if args.device == "cpu" and not args.mpirun:

@@ -5,17 +5,14 @@
  * and at the elements with the largest gradients. */
 #include "trial.h"
 
+#include "../support/sanitized.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __SANITIZE_THREAD__
-enum { EVERY = 4 }; /* races do not depend on the shapes, and a case takes ten times as long */
-#else
-enum { EVERY = 1 };
-#endif
-enum { TOPS = 3 };
+enum { EVERY = UNDER_TSAN ? 9 : UNDER_ASAN ? 3 : 1, TOPS = 3 };
 
 /* Fixes DoRA's norms at the point of the gradient. */
 static void fix_norms(struct trial *t)

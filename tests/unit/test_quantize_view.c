@@ -15,6 +15,7 @@
 
 #include "../support/model.h"
 #include "../support/opened.h"
+#include "../support/sanitized.h"
 #include "../support/tree.h"
 #include "quant/encode.h"
 #include "quant/pack.h"
@@ -127,12 +128,8 @@ static void check_weight(struct fsdpck_source *src, const struct model_tensor *t
     free(e.scales);
 }
 
-/* ThreadSanitizer looks for races, not for numbers: it sees the small shapes. */
-#ifdef __SANITIZE_THREAD__
-enum { FIRST_ROUND = 2 * NFORMS };
-#else
-enum { FIRST_ROUND = 0 };
-#endif
+/* Sanitizers see the small shapes. */
+enum { FIRST_ROUND = SANITIZED ? 2 * NFORMS : 0 };
 
 /* Shapes that end in partial blocks and groups, and one too wide for a row of blocks to be one piece. */
 static void test_random(void **state)

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "model.h"
+#include "sanitized.h"
 #include "shard_check.h"
 #include "tree.h"
 
@@ -193,7 +194,7 @@ static void test_random_chains(void **state)
 {
     (void)state;
     uint64_t rng = 1;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < (SANITIZED ? 6 : 20); i++) {
         struct fixture p = { 0 };
         fixture_begin(&p);
         for (uint64_t k = 1 + model_below(&rng, 6); p.model.ntensors < k;) {
