@@ -221,6 +221,16 @@ class Moe(Tests):
         if got.keys() != exact.keys() or len(changed) < len(exact) // 2:
             raise Failure(f"{len(changed)} of {len(exact)} tensors changed; {sorted(got.keys() ^ exact.keys())[:4]}")
 
+    def rotated(self):
+        """A factor of null is 1, as to transformers; one that is not there is that of the family, one half."""
+        losses = {}
+        for factor in ("absent", None, 1.0, 0.5):
+            keys = {} if factor == "absent" else {"partial_rotary_factor": factor}
+            out, _ = self.train(f"rotated-{factor}", self.model_of(f"rotated {factor}", **GLM, **keys))
+            losses[factor] = self.bits(out)[0]
+        if losses[None] != losses[1.0] or losses["absent"] != losses[0.5] or losses[0.5] == losses[1.0]:
+            raise Failure(f"{losses}")
+
     def planned(self):
         model = self.model_of("qwen3")
         path = self.write("planned", {
@@ -265,6 +275,7 @@ def main():
     t.check("sampled", t.sampled)
     t.check("exported", t.exported)
     t.check("biases of routers", t.biased)
+    t.check("rotated features", t.rotated)
     t.check("planned", t.planned)
     for title, words, keys, sections in REFUSED:
         t.check(f"refused: {title}", t.refuse, words, keys, sections)

@@ -66,11 +66,13 @@ static json_t *find_scaling(struct model_reader *r)
     return scaling;
 }
 
-/* How many features of a head are rotated; the same factor may be in either place. */
+/* How many features of a head are rotated; the same factor may be in either place. A null of config.json itself is 1 to
+ * transformers, where a key that is not there is the family's. */
 static int64_t read_rotary(struct model_reader *r, const struct model *m, const json_t *scaling)
 {
     static const char *const key = "partial_rotary_factor";
-    const double own = m->family->keys.rotary > 0 ? model_get_number(r, r->root, key, m->family->keys.rotary, 0) : 1,
+    const double usual = json_object_get(r->root, key) ? 1 : m->family->keys.rotary,
+                 own = m->family->keys.rotary > 0 ? model_get_number(r, r->root, key, usual, 0) : 1,
                  factor = model_get_number(r, scaling, key, own, 0);
     const int64_t n = (int64_t)((double)m->head_dim * (factor < 1 ? factor : 1));
     if (factor != 1 && m->family->keys.rotary == 0)
