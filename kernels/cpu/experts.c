@@ -256,114 +256,6 @@ static void expert_sum(struct kern_stream *stream, const struct kern_expert_sum 
     cpu_for_strips(stream, s->ntok, s->ncol, sum_strip, &copy);
 }
 
-/* silu of the results is the activation with a limit: silu(s·g)·(u + 1)/s = g·σ(s·g)·(u + 1). NaN stays. */
-static void clamp_strips(float *gate, float *up, const float *from_gate, const float *from_up, float limit, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const float g = from_gate[i] > limit ? limit : from_gate[i], u = from_up[i] > limit ? limit : from_up[i];
-        gate[i] = KERN_GATE_SLOPE * g;
-        up[i] = ((u < -limit ? -limit : u) + 1) / KERN_GATE_SLOPE;
-    }
-}
-
-/* From the gradients of clamp_strips' results to those of its operands, in place. */
-static void unclamp_strips(float *dgate, float *dup, const float *gate, const float *up, float limit, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        dgate[i] = gate[i] <= limit ? dgate[i] * KERN_GATE_SLOPE : 0;
-        dup[i] = up[i] >= -limit && up[i] <= limit ? dup[i] / KERN_GATE_SLOPE : 0;
-    }
-}
-
-static void act_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
-{
-    const struct kern_expert_act *a = ctx;
-    const int64_t choice = cpu_choice_of(a->choices, row);
-    float gate[CPU_STRIP], up[CPU_STRIP], y[CPU_STRIP] = { 0 };
-    if (choice >= 0) {
-        const float *g = cpu_load(simd, a->gate, row, col, n, gate), *u = cpu_load(simd, a->up, row, col, n, up);
-        if (a->limit > 0) {
-            clamp_strips(gate, up, g, u, a->limit, n);
-            g = gate, u = up;
-        }
-        simd->swiglu(y, g, u, n);
-        if (a->weights)
-            simd->scale(y, y, a->weights[choice], n);
-    }
-    cpu_store(simd, a->y, row, col, n, y);
-}
-
-static void expert_act(struct kern_stream *stream, const struct kern_expert_act *a)
-{
-    struct kern_expert_act copy = *a;
-    cpu_for_strips(stream, a->nrow, a->ncol, act_strip, &copy);
-}
-
-/* One strip of a row; returns its part of the weight's gradient. Computed into separate strips, because the results may
- * overwrite operands. */
-static float act_grad_strip(const struct cpu_simd *simd, const struct kern_expert_act_grad *g, int64_t row, int64_t col,
-                            int64_t n)
-{
-    const float weight = g->weights ? g->weights[cpu_choice_of(g->choices, row)] : 1;
-    float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], y[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP];
-    float clamped[2][CPU_STRIP];
-    const float *gate0 = cpu_load(simd, g->gate, row, col, n, gate), *up0 = cpu_load(simd, g->up, row, col, n, up);
-    const float *a = gate0, *b = up0;
-    if (g->limit > 0) {
-        clamp_strips(clamped[0], clamped[1], gate0, up0, g->limit, n);
-        a = clamped[0], b = clamped[1];
-    }
-    cpu_load_copy(simd, dy, g->dy, row, col, n);
-    simd->swiglu(y, a, b, n);
-    const float part = simd->dot(dy, y, n);
-    simd->scale(dy, dy, weight, n);
-    simd->swiglu_grad(dgate, dup, a, b, dy, n);
-    if (g->limit > 0)
-        unclamp_strips(dgate, dup, gate0, up0, g->limit, n);
-    cpu_store(simd, g->dgate, row, col, n, dgate);
-    cpu_store(simd, g->dup, row, col, n, dup);
-    if (g->y.data) {
-        simd->scale(y, y, weight, n);
-        cpu_store(simd, g->y, row, col, n, y);
-    }
-    return part;
-}
-
-static void clear_strip(const struct cpu_simd *simd, const struct kern_expert_act_grad *g, int64_t row, int64_t col,
-                        int64_t n)
-{
-    static const float zeros[CPU_STRIP];
-    cpu_store(simd, g->dgate, row, col, n, zeros);
-    cpu_store(simd, g->dup, row, col, n, zeros);
-    if (g->y.data)
-        cpu_store(simd, g->y, row, col, n, zeros);
-}
-
-static void act_grad_block(const struct cpu_simd *simd, void *ctx, int64_t block, int64_t row0, int64_t row1)
-{
-    const struct kern_expert_act_grad *g = ctx;
-    (void)block;
-    for (int64_t row = row0; row < row1; row++) {
-        const int64_t choice = cpu_choice_of(g->choices, row);
-        float sum = 0;
-        for (int64_t col = 0; col < g->ncol; col += CPU_STRIP) {
-            const int64_t n = g->ncol - col < CPU_STRIP ? g->ncol - col : CPU_STRIP;
-            if (choice < 0)
-                clear_strip(simd, g, row, col, n);
-            else
-                sum += act_grad_strip(simd, g, row, col, n);
-        }
-        if (choice >= 0 && g->weights)
-            g->dweights[choice] = sum;
-    }
-}
-
-static void expert_act_grad(struct kern_stream *stream, const struct kern_expert_act_grad *g)
-{
-    struct kern_expert_act_grad copy = *g;
-    cpu_for_blocks(stream, g->nrow, act_grad_block, &copy);
-}
-
 static void expert_gate(struct kern_stream *stream, const struct kern_expert_gate *g)
 {
     for (int64_t t = 0; t < g->ntok && !stream->status; t++)
@@ -382,8 +274,8 @@ const struct kern_expert_ops cpu_expert_ops = { .route = expert_route,
                                                 .balance = expert_balance,
                                                 .rows = expert_rows,
                                                 .sum = expert_sum,
-                                                .act = expert_act,
-                                                .act_grad = expert_act_grad,
+                                                .act = cpu_expert_act,
+                                                .act_grad = cpu_expert_act_grad,
                                                 .bias = cpu_expert_bias,
                                                 .bias_grad = cpu_expert_bias_grad,
                                                 .gate = expert_gate,

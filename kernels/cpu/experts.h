@@ -7,6 +7,8 @@
 
 extern const struct kern_expert_ops cpu_expert_ops;
 
+kern_expert_act_fn cpu_expert_act;
+kern_expert_act_grad_fn cpu_expert_act_grad;
 kern_expert_bias_fn cpu_expert_bias;
 kern_expert_bias_grad_fn cpu_expert_bias_grad;
 

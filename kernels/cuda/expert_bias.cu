@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The weighted bias after an expert's last product. */
-#include "cuda/choice.cuh"
+#include "cuda/experts.cuh"
 #include "cuda/experts.h"
 #include "cuda/fold.cuh"
 #include "cuda/reduce.cuh"

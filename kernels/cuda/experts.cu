@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtures of experts: the choice of experts by one block of threads per token, the order of rows by one per expert,
  * and element-wise work on rows. Sums are in fixed orders. */
-#include "cuda/choice.cuh"
+#include "cuda/experts.cuh"
 #include "cuda/experts.h"
 #include "cuda/fold.cuh"
 #include "cuda/reduce.cuh"
@@ -60,11 +60,6 @@ __device__ __forceinline__ void clear_taken(choosing &c, int n)
     for (int e = (int)threadIdx.x; e < n; e += TOKEN_THREADS)
         c.taken[e] = 0;
     __syncthreads();
-}
-
-__device__ __forceinline__ float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
 }
 
 /* The sum of the two best of n scores. */
@@ -307,99 +302,6 @@ struct sum_op {
     }
 };
 
-/* The activation is silu(gate)·up of these; dgate and dup are the factors that lead to the gradients of the operands.
- */
-struct gated {
-    float gate, up, dgate, dup;
-};
-
-__device__ __forceinline__ gated gated_of(float gate, float up, float limit)
-{
-    if (limit <= 0)
-        return { gate, up, 1.0f, 1.0f };
-    /* Written so that NaN stays. */
-    const float g = gate > limit ? limit : gate, below = up > limit ? limit : up, u = below < -limit ? -limit : below;
-    return { KERN_GATE_SLOPE * g, (u + 1.0f) / KERN_GATE_SLOPE, gate <= limit ? KERN_GATE_SLOPE : 0.0f,
-             up >= -limit && up <= limit ? 1.0f / KERN_GATE_SLOPE : 0.0f };
-}
-
-struct act_op {
-    struct kern_expert_act a;
-    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
-    {
-        const int64_t choice = choice_of(a.choices, row);
-        f8 y = {};
-        if (choice >= 0) {
-            const float weight = a.weights ? a.weights[choice] : 1.0f;
-            const f8 g = load8<K>(a.gate, row, col, n, whole), u = load8<K>(a.up, row, col, n, whole);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const gated x = gated_of(g.v[i], u.v[i], a.limit);
-                y.v[i] = weight * (x.gate * sigmoid(x.gate) * x.up);
-            }
-        }
-        store8<K>(a.y, row, col, n, whole, y);
-    }
-};
-
-/* Eight elements of a row; returns their part of the weight's gradient. Results may overwrite operands. */
-template <types K>
-__device__ __forceinline__ float act_grad_eight(const struct kern_expert_act_grad &a, int64_t row, int64_t col, int n,
-                                                bool whole, float weight)
-{
-    const f8 g = load8<K>(a.gate, row, col, n, whole), u = load8<K>(a.up, row, col, n, whole),
-             d = load8<K>(a.dy, row, col, n, whole);
-    f8 dgate, dup, y;
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        const gated x = gated_of(g.v[i], u.v[i], a.limit);
-        const float s = sigmoid(x.gate), silu = x.gate * s, dy = weight * d.v[i];
-        sum += i < n ? d.v[i] * silu * x.up : 0.0f;
-        dup.v[i] = dy * silu * x.dup;
-        dgate.v[i] = dy * x.up * (s + silu * (1.0f - s)) * x.dgate;
-        y.v[i] = weight * silu * x.up;
-    }
-    store8<K>(a.dgate, row, col, n, whole, dgate);
-    store8<K>(a.dup, row, col, n, whole, dup);
-    if (a.y.data)
-        store8<K>(a.y, row, col, n, whole, y);
-    return sum;
-}
-
-template <types K>
-__device__ __forceinline__ void clear_row(const struct kern_expert_act_grad &a, int64_t row, bool vectors)
-{
-    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < a.ncol; col += TOKEN_THREADS * WIDTH) {
-        const int n = a.ncol - col < WIDTH ? (int)(a.ncol - col) : WIDTH;
-        const bool whole = vectors && n == WIDTH;
-        store8<K>(a.dgate, row, col, n, whole, f8{});
-        store8<K>(a.dup, row, col, n, whole, f8{});
-        if (a.y.data)
-            store8<K>(a.y, row, col, n, whole, f8{});
-    }
-}
-
-/* One block of threads per row. */
-template <types K>
-__global__ void __launch_bounds__(TOKEN_THREADS) act_grads(struct kern_expert_act_grad a, bool vectors)
-{
-    const int64_t row = blockIdx.x, choice = choice_of(a.choices, row);
-    float sum = 0;
-    if (choice < 0) {
-        clear_row<K>(a, row, vectors);
-        return;
-    }
-    const float weight = a.weights ? a.weights[choice] : 1.0f;
-    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < a.ncol; col += TOKEN_THREADS * WIDTH) {
-        const int n = a.ncol - col < WIDTH ? (int)(a.ncol - col) : WIDTH;
-        sum += act_grad_eight<K>(a, row, col, n, vectors && n == WIDTH, weight);
-    }
-    sum = block_sum<TOKEN_THREADS>(shared_memory<block_parts<float>>(), sum);
-    if (threadIdx.x == 0 && a.weights)
-        a.dweights[choice] = sum;
-}
-
 /* ---- the weight of an expert that all tokens share */
 
 __global__ void __launch_bounds__(THREADS) gates(struct kern_expert_gate g)
@@ -477,24 +379,6 @@ void cuda_expert_rows(struct kern_stream *stream, const struct kern_expert_rows 
 void cuda_expert_sum(struct kern_stream *stream, const struct kern_expert_sum *s)
 {
     for_eights(stream, { s->src, s->add, s->dst }, s->ntok, s->ncol, sum_op{ *s });
-}
-
-void cuda_expert_act(struct kern_stream *stream, const struct kern_expert_act *a)
-{
-    for_eights(stream, { a->gate, a->up, a->y }, a->nrow, a->ncol, act_op{ *a });
-}
-
-void cuda_expert_act_grad(struct kern_stream *stream, const struct kern_expert_act_grad *a)
-{
-    const std::initializer_list<operand> all = { a->gate, a->up, a->dy, a->dgate, a->dup, a->y };
-    const bool vectors = aligned(all);
-    const dim3 grid((unsigned)a->nrow);
-    const size_t shared = sizeof(block_parts<float>);
-    switch (types_of(all)) {
-    case ALL_F32: launch(stream, act_grads<ALL_F32>, grid, TOKEN_THREADS, shared, *a, vectors); break;
-    case ALL_BF16: launch(stream, act_grads<ALL_BF16>, grid, TOKEN_THREADS, shared, *a, vectors); break;
-    case MIXED: launch(stream, act_grads<MIXED>, grid, TOKEN_THREADS, shared, *a, vectors); break;
-    }
 }
 
 void cuda_expert_gate(struct kern_stream *stream, const struct kern_expert_gate *g)

@@ -337,32 +337,35 @@ static struct gated gated_of(double gate, double up, double limit)
                            fabs(up) > limit ? 0 : g * sig };
 }
 
-static void check_act(struct rig *rig, const struct shape *s, const struct routing *r, float limit)
+/* in_turn: gate and up are columns of one matrix, one after the other. */
+static void check_act(struct rig *rig, const struct shape *s, const struct routing *r, float limit, bool in_turn)
 {
     const int64_t n = r->nrow * s->ncol, nchoices = s->ntok * s->top_k;
     struct matrix gate = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 6),
                   up = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 2),
                   dy = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 1),
-                  y = matrix_new(r->nrow, s->ncol, rig->dtype);
-    double *want = zeros(n), *dgate = zeros(n), *dup = zeros(n), *dweights = zeros(nchoices);
+                  both = matrix_new(r->nrow, 2 * s->ncol, rig->dtype), y = matrix_new(r->nrow, s->ncol, rig->dtype);
+    double *want = zeros(n), *dgate = zeros(n), *dup = zeros(n), *dboth = zeros(2 * n), *dweights = zeros(nchoices);
     for (int64_t i = 0; i < n; i++) {
         const int32_t choice = r->choices[i / s->ncol];
+        put(&both, i / s->ncol, 2 * (i % s->ncol), at(&gate, i / s->ncol, i % s->ncol));
+        put(&both, i / s->ncol, 2 * (i % s->ncol) + 1, at(&up, i / s->ncol, i % s->ncol));
         if (choice < 0)
             continue;
         const double d = at(&dy, i / s->ncol, i % s->ncol), w = (double)r->weights[choice];
         const struct gated x =
             gated_of(at(&gate, i / s->ncol, i % s->ncol), at(&up, i / s->ncol, i % s->ncol), (double)limit);
         want[i] = w * x.f;
-        dup[i] = w * d * x.dup;
-        dgate[i] = w * d * x.dgate;
+        dup[i] = dboth[2 * i + 1] = w * d * x.dup;
+        dgate[i] = dboth[2 * i] = w * d * x.dgate;
         dweights[choice] += d * x.f;
     }
     const struct kern_expert_act a = { .nrow = r->nrow,
                                        .ncol = s->ncol,
                                        .choices = r->choices,
                                        .weights = r->weights,
-                                       .gate = cview(&gate),
-                                       .up = cview(&up),
+                                       .gate = cview(in_turn ? &both : &gate),
+                                       .up = in_turn ? (struct kern_cmat){ 0 } : cview(&up),
                                        .limit = limit,
                                        .y = view(&y) };
     rig->device->experts->act(rig->stream, &a);
@@ -372,20 +375,24 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
                                             .choices = r->choices,
                                             .weights = r->weights,
                                             .dweights = r->dweights,
-                                            .gate = cview(&gate),
-                                            .up = cview(&up),
+                                            .gate = a.gate,
+                                            .up = a.up,
                                             .dy = cview(&dy),
                                             .limit = limit,
-                                            .dgate = view(&gate),
-                                            .dup = view(&up),
+                                            .dgate = view(in_turn ? &both : &gate),
+                                            .dup = in_turn ? (struct kern_mat){ 0 } : view(&up),
                                             .y = view(&dy) };
     rig->device->experts->act_grad(rig->stream, &g);
-    check_matrix(rig, &gate, dgate, 1e-6, "dgate over gate");
-    check_matrix(rig, &up, dup, 1e-6, "dup over up");
+    if (in_turn) {
+        check_matrix(rig, &both, dboth, 1e-6, "dgate and dup over gate and up");
+    } else {
+        check_matrix(rig, &gate, dgate, 1e-6, "dgate over gate");
+        check_matrix(rig, &up, dup, 1e-6, "dup over up");
+    }
     check_matrix(rig, &dy, want, 1e-6, "activation anew over dy");
     check_floats(rig, r->dweights, nchoices, dweights, 4e-6, "gradient of weights");
-    must_free(want), must_free(dgate), must_free(dup), must_free(dweights);
-    matrix_free(&gate), matrix_free(&up), matrix_free(&dy), matrix_free(&y);
+    must_free(want), must_free(dgate), must_free(dup), must_free(dboth), must_free(dweights);
+    matrix_free(&gate), matrix_free(&up), matrix_free(&both), matrix_free(&dy), matrix_free(&y);
 }
 
 static void check_bias(struct rig *rig, const struct shape *s, const struct routing *r)
@@ -493,8 +500,8 @@ static void experts(struct rig *rig)
         if (!shapes[i].sigmoid)
             check_balance(rig, &shapes[i], &r);
         check_rows(rig, &shapes[i], &r);
-        check_act(rig, &shapes[i], &r, 0);
-        check_act(rig, &shapes[i], &r, 1.5f);
+        check_act(rig, &shapes[i], &r, 0, i % 2);
+        check_act(rig, &shapes[i], &r, 1.5f, i % 2 == 0);
         check_bias(rig, &shapes[i], &r);
         routing_free(&r);
     }

@@ -118,9 +118,9 @@ struct kern_expert_act {
     int64_t nrow, ncol;
     const int32_t *choices;    /* (nrow); NULL: the weight of a row is the one with its number */
     const float *weights;      /* by choice; NULL, if choices is: all are 1 */
-    struct kern_cmat gate, up; /* (nrow, ncol) */
+    struct kern_cmat gate, up; /* (nrow, ncol); up without data: gate is (nrow, 2·ncol), gate and up in turn */
     float limit;               /* 0: none */
-    struct kern_mat y;         /* weight·f; may be gate or up; padding is zero */
+    struct kern_mat y;         /* weight·f; may be gate or up of (nrow, ncol); padding is zero */
 };
 typedef void kern_expert_act_fn(struct kern_stream *, const struct kern_expert_act *);
 
@@ -128,11 +128,11 @@ struct kern_expert_act_grad {
     int64_t nrow, ncol;
     const int32_t *choices;
     const float *weights;
-    float *dweights; /* by choice: Σ dy·f; not wanted if weights is NULL */
-    struct kern_cmat gate, up, dy;
-    float limit;                /* what lies beyond it has no gradient */
-    struct kern_mat dgate, dup; /* may be gate and up; of padding zero */
-    struct kern_mat y;          /* the activation anew; may be dy; data NULL: not wanted */
+    float *dweights;               /* by choice: Σ dy·f; not wanted if weights is NULL */
+    struct kern_cmat gate, up, dy; /* gate, up: as above */
+    float limit;                   /* what lies beyond it has no gradient */
+    struct kern_mat dgate, dup;    /* like gate and up, and may be these; of padding zero */
+    struct kern_mat y;             /* the activation anew; may be dy; data NULL: not wanted */
 };
 typedef void kern_expert_act_grad_fn(struct kern_stream *, const struct kern_expert_act_grad *);
 
