@@ -46,28 +46,28 @@ static void store_strips(const struct cpu_simd *simd, struct kern_mat gate, stru
     cpu_store(simd, gate, row, 2 * col, 2 * n, pairs);
 }
 
-/* The strips as they are, or of which silu is the activation with a limit: silu(s·g)·(u + 1)/s = g·σ(s·g)·(u + 1). NaN
+/* The strips as they are, or of which silu is the activation with a slope: silu(s·g)·(u + 1)/s = g·σ(s·g)·(u + 1). NaN
  * stays. */
-static void limit_strips(struct strips *to, const struct strips *from, float limit, int64_t n)
+static void limit_strips(struct strips *to, const struct strips *from, float slope, float limit, int64_t n)
 {
     to->gate = from->gate, to->up = from->up;
-    if (limit <= 0)
+    if (slope <= 0)
         return;
     for (int64_t i = 0; i < n; i++) {
         const float gate = from->gate[i], up = from->up[i], g = gate > limit ? limit : gate,
                     u = up > limit ? limit : up;
-        to->gate_room[i] = KERN_GATE_SLOPE * g;
-        to->up_room[i] = ((u < -limit ? -limit : u) + 1) / KERN_GATE_SLOPE;
+        to->gate_room[i] = slope * g;
+        to->up_room[i] = ((u < -limit ? -limit : u) + 1) / slope;
     }
     to->gate = to->gate_room, to->up = to->up_room;
 }
 
 /* From the gradients of limit_strips' results to those of its operands, in place. */
-static void limit_strips_grad(float *dgate, float *dup, const struct strips *from, float limit, int64_t n)
+static void limit_strips_grad(float *dgate, float *dup, const struct strips *from, float slope, float limit, int64_t n)
 {
-    for (int64_t i = 0; i < n && limit > 0; i++) {
-        dgate[i] = from->gate[i] <= limit ? dgate[i] * KERN_GATE_SLOPE : 0;
-        dup[i] = from->up[i] >= -limit && from->up[i] <= limit ? dup[i] / KERN_GATE_SLOPE : 0;
+    for (int64_t i = 0; i < n && slope > 0; i++) {
+        dgate[i] = from->gate[i] <= limit ? dgate[i] * slope : 0;
+        dup[i] = from->up[i] >= -limit && from->up[i] <= limit ? dup[i] / slope : 0;
     }
 }
 
@@ -79,7 +79,7 @@ static void act_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64
     struct strips s, clamped;
     if (choice >= 0) {
         load_strips(simd, &s, a->gate, a->up, row, col, n);
-        limit_strips(&clamped, &s, a->limit, n);
+        limit_strips(&clamped, &s, a->slope, a->limit, n);
         simd->swiglu(y, clamped.gate, clamped.up, n);
         if (a->weights)
             simd->scale(y, y, a->weights[choice], n);
@@ -102,13 +102,13 @@ static float act_grad_strip(const struct cpu_simd *simd, const struct kern_exper
     float dy[CPU_STRIP], y[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP];
     struct strips s, clamped;
     load_strips(simd, &s, g->gate, g->up, row, col, n);
-    limit_strips(&clamped, &s, g->limit, n);
+    limit_strips(&clamped, &s, g->slope, g->limit, n);
     cpu_load_copy(simd, dy, g->dy, row, col, n);
     simd->swiglu(y, clamped.gate, clamped.up, n);
     const float part = simd->dot(dy, y, n);
     simd->scale(dy, dy, weight, n);
     simd->swiglu_grad(dgate, dup, clamped.gate, clamped.up, dy, n);
-    limit_strips_grad(dgate, dup, &s, g->limit, n);
+    limit_strips_grad(dgate, dup, &s, g->slope, g->limit, n);
     store_strips(simd, g->dgate, g->dup, row, col, n, dgate, dup);
     if (g->y.data) {
         simd->scale(y, y, weight, n);

@@ -56,14 +56,14 @@ struct gated {
     float gate, up, dgate, dup;
 };
 
-__device__ __forceinline__ gated gated_of(float gate, float up, float limit)
+__device__ __forceinline__ gated gated_of(float gate, float up, float slope, float limit)
 {
-    if (limit <= 0)
+    if (slope <= 0)
         return { gate, up, 1.0f, 1.0f };
     /* Written so that NaN stays. */
     const float g = gate > limit ? limit : gate, below = up > limit ? limit : up, u = below < -limit ? -limit : below;
-    return { KERN_GATE_SLOPE * g, (u + 1.0f) / KERN_GATE_SLOPE, gate <= limit ? KERN_GATE_SLOPE : 0.0f,
-             up >= -limit && up <= limit ? 1.0f / KERN_GATE_SLOPE : 0.0f };
+    return { slope * g, (u + 1.0f) / slope, gate <= limit ? slope : 0.0f,
+             up >= -limit && up <= limit ? 1.0f / slope : 0.0f };
 }
 
 struct act_op {
@@ -77,7 +77,7 @@ struct act_op {
             const pair p = load_pair<K>(a.gate, a.up, row, col, n, whole);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                const gated x = gated_of(p.gate.v[i], p.up.v[i], a.limit);
+                const gated x = gated_of(p.gate.v[i], p.up.v[i], a.slope, a.limit);
                 y.v[i] = weight * (x.gate * sigmoid(x.gate) * x.up);
             }
         }
@@ -97,7 +97,7 @@ __device__ __forceinline__ float act_grad_eight(const struct kern_expert_act_gra
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        const gated x = gated_of(p.gate.v[i], p.up.v[i], a.limit);
+        const gated x = gated_of(p.gate.v[i], p.up.v[i], a.slope, a.limit);
         const float s = sigmoid(x.gate), silu = x.gate * s, dy = weight * d.v[i];
         sum += i < n ? d.v[i] * silu * x.up : 0.0f;
         dp.up.v[i] = dy * silu * x.dup;

@@ -322,7 +322,7 @@ def main():
     checks += [
         ("training, other kernels", t.refused, "lora-qwen3"),
         ("training, dropout", t.dropped),
-        *((f"mixture of experts, {family}", t.mixture, family) for family in ("qwen2", "glm")),
+        *((f"mixture of experts, {family}", t.mixture, family) for family in ("qwen2", "glm", "gpt_oss")),
         ("replayed", t.replayed),
         ("launches", t.launches),
         ("circumstances", t.circumstances),

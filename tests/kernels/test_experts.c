@@ -320,26 +320,26 @@ static void check_rows(struct rig *rig, const struct shape *s, const struct rout
     matrix_free(&x), matrix_free(&y), matrix_free(&sum);
 }
 
-/* f of gate and up, and its derivatives. limit 0: none. */
+/* f of gate and up, and its derivatives. slope 0: none. */
 struct gated {
     double f, dgate, dup;
 };
 
-static struct gated gated_of(double gate, double up, double limit)
+static struct gated gated_of(double gate, double up, double slope, double limit)
 {
-    if (limit <= 0) {
+    if (slope <= 0) {
         const double sig = 1 / (1 + exp(-gate));
         return (struct gated){ gate * sig * up, up * sig * (1 + gate * (1 - sig)), gate * sig };
     }
-    const double slope = (double)KERN_GATE_SLOPE, g = fmin(gate, limit), u = fmax(-limit, fmin(up, limit)),
-                 sig = 1 / (1 + exp(-slope * g));
+    const double g = fmin(gate, limit), u = fmax(-limit, fmin(up, limit)), sig = 1 / (1 + exp(-slope * g));
     return (struct gated){ g * sig * (u + 1), gate > limit ? 0 : (u + 1) * sig * (1 + slope * g * (1 - sig)),
                            fabs(up) > limit ? 0 : g * sig };
 }
 
 /* in_turn: gate and up are columns of one matrix, one after the other. */
-static void check_act(struct rig *rig, const struct shape *s, const struct routing *r, float limit, bool in_turn)
+static void check_act(struct rig *rig, const struct shape *s, const struct routing *r, float slope, bool in_turn)
 {
+    const float limit = 1.5f;
     const int64_t n = r->nrow * s->ncol, nchoices = s->ntok * s->top_k;
     struct matrix gate = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 6),
                   up = matrix_random(rig, r->nrow, s->ncol, rig->dtype, 2),
@@ -353,8 +353,8 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
         if (choice < 0)
             continue;
         const double d = at(&dy, i / s->ncol, i % s->ncol), w = (double)r->weights[choice];
-        const struct gated x =
-            gated_of(at(&gate, i / s->ncol, i % s->ncol), at(&up, i / s->ncol, i % s->ncol), (double)limit);
+        const struct gated x = gated_of(at(&gate, i / s->ncol, i % s->ncol), at(&up, i / s->ncol, i % s->ncol),
+                                        (double)slope, (double)limit);
         want[i] = w * x.f;
         dup[i] = dboth[2 * i + 1] = w * d * x.dup;
         dgate[i] = dboth[2 * i] = w * d * x.dgate;
@@ -366,6 +366,7 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
                                        .weights = r->weights,
                                        .gate = cview(in_turn ? &both : &gate),
                                        .up = in_turn ? (struct kern_cmat){ 0 } : cview(&up),
+                                       .slope = slope,
                                        .limit = limit,
                                        .y = view(&y) };
     rig->device->experts->act(rig->stream, &a);
@@ -378,6 +379,7 @@ static void check_act(struct rig *rig, const struct shape *s, const struct routi
                                             .gate = a.gate,
                                             .up = a.up,
                                             .dy = cview(&dy),
+                                            .slope = slope,
                                             .limit = limit,
                                             .dgate = view(in_turn ? &both : &gate),
                                             .dup = in_turn ? (struct kern_mat){ 0 } : view(&up),
@@ -501,7 +503,7 @@ static void experts(struct rig *rig)
             check_balance(rig, &shapes[i], &r);
         check_rows(rig, &shapes[i], &r);
         check_act(rig, &shapes[i], &r, 0, i % 2);
-        check_act(rig, &shapes[i], &r, 1.5f, i % 2 == 0);
+        check_act(rig, &shapes[i], &r, 1.702f, i % 2 == 0);
         check_bias(rig, &shapes[i], &r);
         routing_free(&r);
     }

@@ -25,15 +25,15 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors):
-    """Of float32."""
-    header, at = {}, 0
+    """Bytes as they are, all else in float32."""
+    header, at, data = {}, 0, []
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + 4 * values.size]}
-        at += 4 * values.size
+        data.append(np.ascontiguousarray(values, np.uint8 if values.dtype == np.uint8 else np.float32).tobytes())
+        header[name] = {"dtype": "U8" if values.dtype == np.uint8 else "F32", "shape": list(values.shape),
+                        "data_offsets": [at, at + len(data[-1])]}
+        at += len(data[-1])
     head = json.dumps(header).encode()
-    pathlib.Path(path).write_bytes(
-        struct.pack("<Q", len(head)) + head +
-        b"".join(np.ascontiguousarray(v, np.float32).tobytes() for v in tensors.values()))
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(head)) + head + b"".join(data))
 
 
 def config_of(folder, out, **train):

@@ -22,9 +22,11 @@ DEEPSEEK = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk
             "moe_intermediate_size": INNER}
 GLM = {**DEEPSEEK, "model_type": "glm4_moe", "use_qk_norm": True, "num_nextn_predict_layers": 1}
 DOTS = {**DEEPSEEK, "model_type": "dots1", "sliding_window": 9, "max_window_layers": 1, "norm_topk_prob": True}
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": INNER,
+           "sliding_window": 9, "swiglu_limit": 1.0}
 COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
           "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
-FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2, "glm": GLM, "dots": DOTS}
+FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2, "glm": GLM, "dots": DOTS, "gpt_oss": GPT_OSS}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 WAYS = (  # ranks and options, fsdp
     (("--ranks", "2"), {}),
@@ -54,6 +56,12 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
     ("no scale", "key 'routed_scaling_factor': with 0", {**GLM, "routed_scaling_factor": 0}, {}),
     ("rotary", "key 'partial_rotary_factor': of 16 features of a head, an even number must remain",
      {**GLM, "partial_rotary_factor": 0.1}, {}),
+    ("frozen experts", "stay frozen", GPT_OSS, {}),
+    ("frozen experts, saved", "stay frozen", GPT_OSS,
+     {"lora": {**LORA, "target_modules": ["q_proj"], "modules_to_save": ["experts"]}}),
+    ("router of gpt-oss", "'router' names no module of this model", GPT_OSS,
+     {"lora": {**LORA, "target_modules": ["q_proj", "router"]}}),
+    ("no limit", "keys 'swiglu_alpha' and 'swiglu_limit'", {**GPT_OSS, "swiglu_limit": 0}, {}),
     ("no experts", "key 'n_routed_experts' is missing", {**DOTS, "n_routed_experts": None}, {}),
     ("dense family, other key", "key 'n_routed_experts' changes the maths",
      {"model_type": "llama", "num_local_experts": None, "n_routed_experts": 4}, {}),
@@ -68,6 +76,20 @@ def shared_of(at, c):
     for name, shape in (("gate_proj", (inner, HIDDEN)), ("up_proj", (inner, HIDDEN)), ("down_proj", (HIDDEN, inner))):
         if inner:
             yield f"{path}.{name}", shape
+
+
+def gpt_oss_shapes(c):
+    """Of what only gpt-oss has: whole names."""
+    for at in (f"model.layers.{i}." for i in range(LAYERS)):
+        yield from ((f"{at}self_attn.{name}_proj.bias", (n,)) for name, n in (("q", 64), ("k", 32), ("v", 32),
+                                                                              ("o", HIDDEN)))
+        yield at + "self_attn.sinks", (4,)
+        yield at + "mlp.router.weight", (EXPERTS, HIDDEN)
+        yield at + "mlp.router.bias", (EXPERTS,)
+        yield at + "mlp.experts.gate_up_proj", (EXPERTS, HIDDEN, 2 * INNER)
+        yield at + "mlp.experts.gate_up_proj_bias", (EXPERTS, 2 * INNER)
+        yield at + "mlp.experts.down_proj", (EXPERTS, INNER, HIDDEN)
+        yield at + "mlp.experts.down_proj_bias", (EXPERTS, HIDDEN)
 
 
 def shapes_of(c):
@@ -86,6 +108,8 @@ def shapes_of(c):
             yield at + "self_attn.k_norm", (16,)
         for name, nout in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32), ("o_proj", 64)):
             yield at + "self_attn." + name, (nout, HIDDEN)
+        if c["model_type"] == "gpt_oss":
+            continue
         if i in c.get("mlp_only_layers", ()) or i < c.get("first_k_dense_replace", 0):
             paths, inner = ["mlp"], c["intermediate_size"]
         else:
@@ -117,6 +141,8 @@ class Moe(Tests):
             module + ".weight": (1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else
                                  rng.standard_normal(shape) / shape[1]**0.5).astype(np.float32)
             for module, shape in shapes_of({**config, "model_type": config["model_type"].replace("llama", "mixtral")})}
+        tensors.update((name, (0.3 * rng.standard_normal(shape)).astype(np.float32))
+                       for name, shape in gpt_oss_shapes(config) if config["model_type"] == "gpt_oss")
         for name in [n for n in tensors if n.endswith("mlp.gate.weight") and "n_routed_experts" in config]:
             tensors[name[:-len("weight")] + "e_score_correction_bias"] = rng.standard_normal(
                 len(tensors[name])).astype(np.float32) * 0.3
@@ -170,9 +196,32 @@ class Moe(Tests):
             if "stay quantized" not in said or self.bits(got) != want:
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
 
-    def sampled(self):
-        model = self.model_of("qwen2")
-        out, _ = self.train("sampled", model, "--ranks", "1", lora=LORA,
+    def gpt_oss_mxfp4(self):
+        """As gpt-oss is published: its experts are dequantized when they are read."""
+        model, folder, values = self.model_of("gpt_oss"), self.tmp / "oss.folder", self.tmp / "oss.values"
+        tensors, rng = read_safetensors(model / "model.safetensors"), np.random.default_rng(3)
+        shapes = {"gate_up_proj": (EXPERTS, 2 * INNER, HIDDEN // 32), "down_proj": (EXPERTS, HIDDEN, INNER // 32)}
+        for i in range(LAYERS):
+            for name, shape in shapes.items():
+                path = f"model.layers.{i}.mlp.experts.{name}"
+                del tensors[path]
+                tensors[path + "_blocks"] = rng.integers(0, 256, (*shape, 16)).astype(np.uint8)
+                tensors[path + "_scales"] = rng.integers(122, 126, shape).astype(np.uint8)
+        folder.mkdir()
+        write_safetensors(folder / "model.safetensors", tensors)
+        config = json.loads((model / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4"}}))
+        subprocess.run([str(self.fsdpck), "export", str(folder), str(values), "--dequantize", "bf16", "-q"], check=True,
+                       capture_output=True, timeout=LIMIT_S)
+        want = self.bits(self.train("oss-values", values, "--ranks", "1", lora=LORA)[0])
+        for ranks in ("1", "3"):
+            out, _ = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": "bf16"})
+            if self.bits(out) != want:
+                raise Failure(f"{ranks} ranks: other bits than on the dequantized base")
+
+    def sampled(self, family):
+        model = self.model_of(family)
+        out, _ = self.train(f"sampled-{family}", model, "--ranks", "1", lora=LORA,
                             sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
         texts = [p.read_text() for p in sorted((out / "samples").glob("*"))]
         if len(texts) != 1 or not texts[0]:
@@ -265,14 +314,18 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Moe(args)
-    for family, dtype, lora in (("qwen2", "fp32", False), ("glm", "bf16", True)) if args.quick else (
+    for family, dtype, lora in (("qwen2", "fp32", False), ("glm", "bf16", True),
+                                ("gpt_oss", "bf16", True)) if args.quick else (
         ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True),
-        ("qwen2", "bf16", True), ("qwen2", "fp32", False), ("glm", "bf16", False), ("dots", "fp32", True)):
+        ("qwen2", "bf16", True), ("qwen2", "fp32", False), ("glm", "bf16", False), ("dots", "fp32", True),
+        ("gpt_oss", "bf16", True), ("gpt_oss", "fp32", True)):
         t.check(f"bits of {family} in {dtype}, {'LoRA' if lora else 'full'}", t.bits_of, family, dtype, lora)
     t.check("resumed", t.resumed)
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
         t.check(f"quantized: {form}", t.quantized, form)
-    t.check("sampled", t.sampled)
+    t.check("gpt-oss in MXFP4", t.gpt_oss_mxfp4)
+    for family in ("qwen2", "gpt_oss"):
+        t.check(f"sampled: {family}", t.sampled, family)
     t.check("exported", t.exported)
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)

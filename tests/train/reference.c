@@ -209,17 +209,18 @@ static void turn(const struct reference *m, double *x, int64_t ntok, int64_t nhe
     }
 }
 
-/* One query against the keys that it sees: o += softmax·V. */
-static void attend_one(const struct reference *m, int64_t t, int64_t first, const double *q, const double *k,
-                       const double *v, double *o)
+/* One query against the keys that it sees, and a sink, without a value: o += softmax·V. */
+static void attend_one(const struct reference *m, int64_t t, int64_t first, double sink, const double *q,
+                       const double *k, const double *v, double *o)
 {
     const int64_t d = m->head_dim, pitch = m->nkv * d;
-    double *p = room(t + 1), most = -INFINITY, sum = 0;
+    double *p = room(t + 1), most = sink, sum = 0;
     for (int64_t s = first; s <= t; s++) {
         for (int64_t j = 0; j < d; j++)
             p[s] += q[j] * k[s * pitch + j] / sqrt((double)d);
         most = fmax(most, p[s]);
     }
+    sum = exp(sink - most);
     for (int64_t s = first; s <= t; s++)
         sum += p[s] = exp(p[s] - most);
     for (int64_t s = first; s <= t; s++) {
@@ -233,11 +234,15 @@ static double *attend(const struct reference *m, int64_t layer, const double *q,
                       int64_t ntok)
 {
     const int64_t d = m->head_dim, window = layer >= m->first_window ? m->window : 0;
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.self_attn.sinks", (long long)layer);
+    const struct reference_tensor *sinks = reference_find(m, "", path, "");
     double *o = room(ntok * m->nhead * d);
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t h = 0; h < m->nhead; h++) {
             int64_t kv = h / (m->nhead / m->nkv), at = (t * m->nhead + h) * d;
-            attend_one(m, t, window && t >= window ? t - window + 1 : 0, q + at, k + kv * d, v + kv * d, o + at);
+            attend_one(m, t, window && t >= window ? t - window + 1 : 0, sinks ? sinks->data[h] : -INFINITY, q + at,
+                       k + kv * d, v + kv * d, o + at);
         }
     }
     return o;
@@ -366,6 +371,40 @@ static void share(const struct reference *m, int64_t layer, const double *h, dou
     free(y);
 }
 
+/* Row e of a tensor of all experts of a layer. */
+static const double *fused(const struct reference *m, int64_t layer, const char *name, int64_t e)
+{
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.mlp.experts.%s", (long long)layer, name);
+    const struct reference_tensor *x = reference_find(m, "", path, "");
+    return x->data + e * x->ncol;
+}
+
+/* An expert of gpt-oss, whose matrices are (in, out), with gate and up in turn; the caller frees. */
+static double *gpt_oss_expert(const struct reference *m, int64_t layer, int64_t e, const double *h, int64_t ntok)
+{
+    const int64_t inner = m->expert_inner;
+    const double *w = fused(m, layer, "gate_up_proj", e), *bias = fused(m, layer, "gate_up_proj_bias", e);
+    const double *down = fused(m, layer, "down_proj", e), *down_bias = fused(m, layer, "down_proj_bias", e);
+    double *y = room(ntok * m->hidden);
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t i = 0; i < m->hidden; i++)
+            y[t * m->hidden + i] = down_bias[i];
+        for (int64_t k = 0; k < inner; k++) {
+            double gate = bias[2 * k], up = bias[2 * k + 1];
+            for (int64_t j = 0; j < m->hidden; j++) {
+                gate += h[t * m->hidden + j] * w[j * 2 * inner + 2 * k];
+                up += h[t * m->hidden + j] * w[j * 2 * inner + 2 * k + 1];
+            }
+            gate = fmin(gate, m->limit);
+            up = fmax(-m->limit, fmin(up, m->limit));
+            for (int64_t i = 0; i < m->hidden; i++)
+                y[t * m->hidden + i] += (up + 1) * gate * sigmoid(m->slope * gate) * down[k * m->hidden + i];
+        }
+    }
+    return y;
+}
+
 /* Every expert computes every token; those that are not chosen have the weight 0. Adapters of experts are without
  * dropout. */
 static void experts(const struct reference *m, int64_t layer, const char *block, const double *h, double *x,
@@ -374,7 +413,7 @@ static void experts(const struct reference *m, int64_t layer, const char *block,
     const bool mixtral = strcmp(block, "mlp") != 0;
     char router[80], names[3][80];
     double *weights = room(ntok * m->nexperts);
-    snprintf(router, sizeof router, "%s.gate", block);
+    snprintf(router, sizeof router, "%s.%s", block, m->slope > 0 ? "router" : "gate");
     double *logits = layer_linear(m, layer, router, h, ntok, 0);
     for (int64_t t = 0; t < ntok; t++) {
         bool *chosen = m->chosen + (layer * m->ntokens + token0 + t) * m->nexperts;
@@ -386,7 +425,8 @@ static void experts(const struct reference *m, int64_t layer, const char *block,
         snprintf(names[0], sizeof names[0], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w1" : "gate_proj");
         snprintf(names[1], sizeof names[1], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w3" : "up_proj");
         snprintf(names[2], sizeof names[2], "%s.experts.%lld.%s", block, (long long)e, mixtral ? "w2" : "down_proj");
-        double *y = gated(m, layer, names, m->expert_inner, h, ntok, 0);
+        double *y =
+            m->slope > 0 ? gpt_oss_expert(m, layer, e, h, ntok) : gated(m, layer, names, m->expert_inner, h, ntok, 0);
         for (int64_t i = 0; i < ntok * m->hidden; i++)
             x[i] += weights[i / m->hidden * m->nexperts + e] * y[i];
         free(y);
@@ -400,7 +440,7 @@ static void experts(const struct reference *m, int64_t layer, const char *block,
 static bool has_router(const struct reference *m, int64_t layer, const char *block)
 {
     char path[120];
-    snprintf(path, sizeof path, "model.layers.%lld.%s.gate", (long long)layer, block);
+    snprintf(path, sizeof path, "model.layers.%lld.%s.%s", (long long)layer, block, m->slope > 0 ? "router" : "gate");
     return reference_find(m, "", path, ".weight") != NULL;
 }
 

@@ -13,6 +13,7 @@ enum { REFERENCE_HALF_HEAD = 32, REFERENCE_MOST_EXPERTS = 64 }; /* largest head_
 struct reference_tensor {
     char name[200];     /* as in files; adapters have PEFT's names */
     int64_t nrow, ncol; /* ncol 1: a vector */
+    int64_t nmid;       /* in files (nrow, nmid, ncol/nmid); 0: not */
     double *data;
 };
 
@@ -25,6 +26,7 @@ struct reference {
     int64_t shared_inner;                  /* of the expert that every token shares; 0: there is none */
     bool normalised;                       /* the weights of a token's experts are divided by their sum */
     bool sigmoid; /* as in struct kern_router; the bias is a tensor, and the expert that is shared has no weight */
+    double slope, limit; /* of gpt-oss, as in struct kern_expert_act; its experts are in tensors for all of a layer */
     int64_t ngroup, top_groups;
     double routed_scale;
     bool *chosen;  /* (nlayer, ntokens, nexperts) which experts a token of the step goes to: a gradient is that of a

@@ -30,7 +30,7 @@ bool trial_has_sigmoids(const struct trial *t)
 static void choose_experts(struct trial *t)
 {
     struct reference *m = &t->ref;
-    const bool mixtral = strcmp(t->family, "mixtral") == 0;
+    const bool oss = strcmp(t->family, "gpt_oss") == 0, mixtral = strcmp(t->family, "mixtral") == 0 || oss;
     m->sigmoid = trial_has_sigmoids(t);
     m->ngroup = m->sigmoid ? 1 + trial_below(t, 3) : 1;
     m->top_groups = m->ngroup - trial_below(t, m->ngroup);
@@ -47,7 +47,12 @@ static void choose_experts(struct trial *t)
     m->dropout = 0;
     t->balance = m->sigmoid || trial_below(t, 3) == 0 ? 0 : 0.1 + (double)trial_below(t, 10);
     t->first_dense = mixtral ? -1 : m->sigmoid ? trial_below(t, 2) - 1 : trial_below(t, m->nlayer + 1) - 1;
-    if (trial_below(t, 3))
+    if (oss) {
+        m->slope = 1.702;
+        m->limit = 0.5 + (double)trial_below(t, 3);
+        snprintf(t->targets, sizeof t->targets,
+                 trial_below(t, 2) ? "\"all-linear\"" : "[\"k_proj\",\"o_proj\",\"lm_head\"]");
+    } else if (trial_below(t, 3))
         snprintf(t->targets, sizeof t->targets, "%s",
                  mixtral ? "[\"w1\",\"w2\",\"q_proj\",\"gate\"]"
                          : "[\"gate_proj\",\"up_proj\",\"down_proj\",\"o_proj\"]");
@@ -58,7 +63,7 @@ static void choose_experts(struct trial *t)
 static void choose(struct trial *t, int number)
 {
     static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
-    static const char *const sparse[] = { "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "dots1" };
+    static const char *const sparse[] = { "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "dots1", "gpt_oss" };
     static const char *const targets[] = { "\"all-linear\"",
                                            "[\"q_proj\",\"v_proj\"]",
                                            "[\"embed_tokens\",\"lm_head\",\"o_proj\"]",
@@ -66,8 +71,9 @@ static void choose(struct trial *t, int number)
                                            "[\"lm_head\",\"gate_proj\",\"k_proj\"]",
                                            "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
-    t->family = number < TRIALS_DENSE ? families[number % 4] : sparse[number % 5];
-    t->lora = number < TRIALS_DENSE ? number / 4 % 2 : number / 5 % 2;
+    t->family = number < TRIALS_DENSE ? families[number % 4] : sparse[number % 6];
+    const bool oss = strcmp(t->family, "gpt_oss") == 0; /* its experts stay frozen */
+    t->lora = oss || (number < TRIALS_DENSE ? number / 4 % 2 : number / 6 % 2);
     m->nkv = 1 + trial_below(t, 3);
     m->nhead = m->nkv * (1 + trial_below(t, 3));
     m->head_dim = 2 * (1 + trial_below(t, 6));
@@ -130,6 +136,27 @@ static void add_norm(struct trial *t, int64_t layer, const char *module, int64_t
     trial_add_tensor(t, name, n, 1, 1, 0.5);
 }
 
+static void add_fused(struct trial *t, int64_t layer, const char *name, int64_t nmid, int64_t ncol, double spread)
+{
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.mlp.experts.%s", (long long)layer, name);
+    trial_add_tensor(t, path, t->ref.nexperts, (nmid ? nmid : 1) * ncol, 0, spread);
+    t->ref.tensors[t->ref.ntensors - 1].nmid = nmid;
+}
+
+static void add_gpt_oss(struct trial *t, int64_t layer)
+{
+    const struct reference *m = &t->ref;
+    char sinks[80];
+    snprintf(sinks, sizeof sinks, "model.layers.%lld.self_attn.sinks", (long long)layer);
+    trial_add_tensor(t, sinks, m->nhead, 1, 0, 1);
+    add_linear(t, layer, "mlp.router", m->nexperts, m->hidden, true);
+    add_fused(t, layer, "gate_up_proj", m->hidden, 2 * m->expert_inner, 1.6 / sqrt((double)m->hidden));
+    add_fused(t, layer, "gate_up_proj_bias", 0, 2 * m->expert_inner, 0.5);
+    add_fused(t, layer, "down_proj", m->expert_inner, m->hidden, 1.6 / sqrt((double)m->expert_inner));
+    add_fused(t, layer, "down_proj_bias", 0, m->hidden, 0.5);
+}
+
 static void add_experts(struct trial *t, int64_t layer)
 {
     const struct reference *m = &t->ref;
@@ -175,7 +202,7 @@ static void add_weights(struct trial *t)
         }
         add_norm(t, i, "post_attention_layernorm", m->hidden);
         if (m->nexperts && i != t->first_dense) {
-            add_experts(t, i);
+            (m->slope > 0 ? add_gpt_oss : add_experts)(t, i);
             continue;
         }
         add_linear(t, i, "mlp.gate_proj", m->inner, m->hidden, t->mlp_bias);

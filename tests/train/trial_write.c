@@ -46,6 +46,7 @@ static void write_router(const struct reference *m, json_t *o)
 static void write_model(const struct trial *t)
 {
     const struct reference *m = &t->ref;
+    const bool oss = m->slope > 0;
     bool qwen = strncmp(t->family, "qwen", 4) == 0, dots = strcmp(t->family, "dots1") == 0;
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:o}", "model_type", t->family,
                           "vocab_size", (json_int_t)m->nvocab, "hidden_size", (json_int_t)m->hidden,
@@ -63,11 +64,12 @@ static void write_model(const struct trial *t)
         if (m->sigmoid) {
             write_router(m, o);
             json_object_set_new(o, "first_k_dense_replace", json_integer(t->first_dense + 1));
-        } else if (m->shared_inner) {
-            json_object_set_new(o, "shared_expert_intermediate_size", json_integer((json_int_t)m->shared_inner));
+        } else if (m->shared_inner || oss) {
+            if (!oss)
+                json_object_set_new(o, "shared_expert_intermediate_size", json_integer((json_int_t)m->shared_inner));
             json_t *types = json_array();
             for (int64_t i = 0; i < m->nlayer; i++)
-                json_array_append_new(types, json_string("sliding_attention"));
+                json_array_append_new(types, json_string(oss && !m->window ? "full_attention" : "sliding_attention"));
             json_object_set_new(o, "layer_types", types); /* without it, every second layer has a window */
         }
         json_object_update_new(
@@ -75,7 +77,7 @@ static void write_model(const struct trial *t)
         if (t->first_dense >= 0)
             json_object_set_new(o, "mlp_only_layers", json_pack("[I]", (json_int_t)t->first_dense));
     }
-    if (strcmp(t->family, "llama") == 0 || strncmp(t->family, "qwen3", 5) == 0 || trial_has_sigmoids(t))
+    if (strcmp(t->family, "llama") == 0 || strncmp(t->family, "qwen3", 5) == 0 || trial_has_sigmoids(t) || oss)
         json_object_set_new(o, "attention_bias", json_boolean(t->attention_bias));
     if (qwen)
         json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers",
@@ -85,7 +87,9 @@ static void write_model(const struct trial *t)
                                             (double)m->rotary / (double)m->head_dim));
     if (dots)
         json_object_set_new(o, "max_window_layers", json_integer((json_int_t)m->first_window));
-    if (qwen || dots || strncmp(t->family, "mi", 2) == 0)
+    if (oss)
+        json_object_set_new(o, "swiglu_limit", json_real(m->limit));
+    if (qwen || dots || strncmp(t->family, "mi", 2) == 0 || (oss && m->window))
         json_object_set_new(o, "sliding_window", m->window ? json_integer((json_int_t)m->window) : json_null());
     write_text(t, "config.json", o);
 }
@@ -98,6 +102,8 @@ static void write_weights(const struct trial *t)
     for (size_t i = 0; i < t->ref.ntensors; i++) {
         const struct reference_tensor *x = &t->ref.tensors[i];
         json_t *shape = x->ncol == 1 ? json_pack("[I]", (json_int_t)x->nrow)
+                        : x->nmid    ? json_pack("[I, I, I]", (json_int_t)x->nrow, (json_int_t)x->nmid,
+                                                 (json_int_t)(x->ncol / x->nmid))
                                      : json_pack("[I, I]", (json_int_t)x->nrow, (json_int_t)x->ncol);
         int64_t end = at + x->nrow * x->ncol * 4;
         json_object_set_new(header, x->name,

@@ -111,15 +111,14 @@ struct kern_expert_sum {
 typedef void kern_expert_sum_fn(struct kern_stream *, const struct kern_expert_sum *);
 
 /* The weight of a choice is applied to the activation, before the last product of an expert, which is linear. The
- * activation f of gate and up is silu(gate)·up, or with a limit that of gpt-oss (GptOssExperts of transformers):
- * g·σ(KERN_GATE_SLOPE·g)·(u + 1), with g = min(gate, limit), u = up clamped to [-limit, limit]. */
-#define KERN_GATE_SLOPE 1.702f
+ * activation f of gate and up is silu(gate)·up, or with a slope that of gpt-oss (GptOssExperts of transformers):
+ * g·σ(slope·g)·(u + 1), with g = min(gate, limit), u = up clamped to [-limit, limit]. */
 struct kern_expert_act {
     int64_t nrow, ncol;
     const int32_t *choices;    /* (nrow); NULL: the weight of a row is the one with its number */
     const float *weights;      /* by choice; NULL, if choices is: all are 1 */
     struct kern_cmat gate, up; /* (nrow, ncol); up without data: gate is (nrow, 2·ncol), gate and up in turn */
-    float limit;               /* 0: none */
+    float slope, limit;        /* slope 0: none */
     struct kern_mat y;         /* weight·f; may be gate or up of (nrow, ncol); padding is zero */
 };
 typedef void kern_expert_act_fn(struct kern_stream *, const struct kern_expert_act *);
@@ -130,7 +129,7 @@ struct kern_expert_act_grad {
     const float *weights;
     float *dweights;               /* by choice: Σ dy·f; not wanted if weights is NULL */
     struct kern_cmat gate, up, dy; /* gate, up: as above */
-    float limit;                   /* what lies beyond it has no gradient */
+    float slope, limit;            /* what lies beyond the limit has no gradient */
     struct kern_mat dgate, dup;    /* like gate and up, and may be these; of padding zero */
     struct kern_mat y;             /* the activation anew; may be dy; data NULL: not wanted */
 };

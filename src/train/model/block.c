@@ -44,7 +44,8 @@ static struct kern_attention_shape shape_of(const struct compute *c, int64_t num
                                           .ndoc = c->batch.ndocs,
                                           .window = m->window[number],
                                           .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)),
-                                          .table = c->batch.documents };
+                                          .table = c->batch.documents,
+                                          .sinks = value_of(c, c->l->layers[number].sinks) };
 }
 
 static void attention_forward(struct compute *c, int64_t number)
@@ -183,7 +184,8 @@ static void attention_backward(struct compute *c, int64_t number, enum depth dep
                                         .dq = mat(c, c->dq, nq),
                                         .dk = mat(c, c->dk, nkv),
                                         .dv = mat(c, c->dv, nkv),
-                                        .scratch = c->attention };
+                                        .scratch = c->attention,
+                                        .dsinks = grad_of(c, c->l->layers[number].sinks) };
     c->device->ops->attention_grad(c->stream, &grad);
     turn(c, c->dq, m->nhead, true);
     turn(c, c->dk, m->nkv, true);

@@ -103,8 +103,9 @@ static void alloc_mlp(const struct compute *c, struct bump *v, int64_t number, s
         routed_alloc(c, v, c->ntok, &b->routed);
     if (layer->shares)
         shared_alloc(c, v, layer, &b->shared);
-    b->gate = bump_acts(v, act, n * inner);
-    b->up = bump_acts(v, act, n * inner);
+    const bool joined = sparse && layer->experts[0].joined;
+    b->gate = bump_acts(v, act, n * inner * (joined ? 2 : 1));
+    b->up = bump_acts(v, act, joined ? 0 : n * inner);
     b->s_gate_up = bump_acts(v, act, n * (sparse ? r : layer->mlp.gate.r + layer->mlp.up.r));
     b->s_down = bump_acts(v, act, n * (sparse ? r : layer->mlp.down.r));
 }

@@ -70,8 +70,17 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     return (struct kern_cmat){ data->data + (p->value_at - data->at), p->ncol, p->dtype };
 }
 
-/* The weight of a layer: in its place, or dequantized into element `at` of c->weights, where it stays until the next
- * weight takes the place. */
+/* The bias of a layer. */
+static inline struct kern_cmat bias_of(const struct compute *c, const struct linear *lin)
+{
+    struct kern_cmat bias = value_of(c, lin->bias);
+    if (lin->fused && bias.data)
+        bias.data = (const char *)bias.data + lin->expert * bias.pitch * kern_dtype_bytes(bias.dtype);
+    return bias;
+}
+
+/* The weight of a layer, (nout, nin), of a fused one (nin, nout): in its place, or dequantized into element `at` of
+ * c->weights, where it stays until the next weight takes the place. */
 struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at);
 /* Allocates c->weights. */
 void compute_alloc_weights(struct compute *c, struct bump *v);
@@ -168,8 +177,12 @@ bool experts_train(const struct compute *c, const struct layer *layer);
 /* Its steps: rows [first, first + n) of a routing are those of one expert. */
 void experts_route(struct compute *c, const struct layer *layer, const void *h, struct routed *r);
 void experts_gather(struct compute *c, const struct routed *r, int64_t first, int64_t n, const void *src, void *dst);
+/* up NULL: gate has gate and up in turn. */
 void experts_act(struct compute *c, const struct routed *r, int64_t first, int64_t n, const void *gate, const void *up,
                  void *y);
+/* y += weight·bias of an expert of the layer; nothing if its experts have none. */
+void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, int64_t first, int64_t n,
+                  const struct routed *r, void *y);
 /* dst = sum over a token's experts of c->expert_rows (+ add). */
 void experts_sum(struct compute *c, const struct routed *r, const void *add, void *dst);
 /* The load balancing loss (balance.c), if it is added: begins a micro-batch, adds a layer's routing, adds the loss to

@@ -48,7 +48,9 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->h = bump_acts(v, act, n * m->hidden);
     d->q = bump_acts(v, act, n * nq);
     d->o = bump_acts(v, act, n * nq);
-    d->gate = bump_acts(v, act, max(max(n * m->inner, n * m->shared_inner), experts_one(&d->c, n) * m->expert_inner));
+    d->gate = bump_acts(
+        v, act,
+        max(max(n * m->inner, n * m->shared_inner), experts_one(&d->c, n) * m->expert_inner * (m->gpt_oss ? 2 : 1)));
     d->up = bump_acts(v, act, max(max(n * m->inner, n * m->shared_inner), experts_one(&d->c, n) * m->expert_inner));
     d->s = bump_acts(v, act, experts_one(&d->c, n) * r);
     routed_alloc(&d->c, v, n, &d->routed);
@@ -200,7 +202,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
                    const struct kern_mat *y)
 {
     struct compute *c = &d->c;
-    if (c->batch.ntok > 1) {
+    if (c->batch.ntok > 1 || layers[0]->fused) { /* a matrix-vector product wants (nout, nin) */
         const struct bundle b = bundle_of(c, layers, n);
         bundle_forward(c, &b, x, d->s, add, y);
         return;
@@ -212,7 +214,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
     for (int64_t i = 0, room = 0; i < n; room += layers[i]->nin * layers[i]->nout, i++) {
         const struct linear *lin = layers[i];
         const bool dora = lin->magnitude >= 0; /* dora_scale() adds after scaling */
-        bias[i] = value_of(c, lin->bias);
+        bias[i] = bias_of(c, lin);
         sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
         parts[i] = (struct kern_gemv_part){ .n = lin->nout,
                                             .w = weight_of(c, lin, room),
@@ -265,7 +267,8 @@ static void attend(struct decode *d, int64_t number)
                                                      .ndoc = 1,
                                                      .window = window,
                                                      .scale = scale,
-                                                     .table = c->batch.documents },
+                                                     .table = c->batch.documents,
+                                                     .sinks = value_of(c, c->l->layers[number].sinks) },
                                           .q = cmat(c, d->q, nq),
                                           .k = cmat(c, d->k[number], nkv),
                                           .v = cmat(c, d->v[number], nkv),
@@ -284,7 +287,8 @@ static void attend(struct decode *d, int64_t number)
                                           .q = cmat(c, d->q, nq),
                                           .k = cmat(c, (char *)d->k[number] + skipped, nkv),
                                           .v = cmat(c, (char *)d->v[number] + skipped, nkv),
-                                          .o = mat(c, d->o, nq) };
+                                          .o = mat(c, d->o, nq),
+                                          .sinks = value_of(c, c->l->layers[number].sinks) };
     c->device->ops->attention_one(c->stream, &a);
 }
 
@@ -298,17 +302,21 @@ static void run_mlp(struct decode *d, const struct layer *l)
     linear(d, (const struct linear *[]){ &l->mlp.down }, 1, d->gate, d->x2, &x);
 }
 
-static void run_expert(struct decode *d, const struct mlp *x, int64_t first, int64_t n)
+static void run_expert(struct decode *d, const struct layer *l, int64_t expert, int64_t first, int64_t n)
 {
     struct compute *c = &d->c;
+    const struct mlp *x = &l->experts[expert];
     const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
     void *rows = compute_row(c, c->expert_rows, first, c->m->hidden);
-    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) }, to = mat(c, rows, c->m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, x->gate.nout), mat(c, d->up, inner) },
+                          to = mat(c, rows, c->m->hidden);
+    void *act = x->joined ? d->up : d->gate;
     experts_gather(c, &d->routed, first, n, d->h, rows);
     c->batch.ntok = n;
-    linear(d, (const struct linear *[]){ &x->gate, &x->up }, 2, rows, NULL, y);
-    experts_act(c, &d->routed, first, n, d->gate, d->up, d->gate);
-    linear(d, (const struct linear *[]){ &x->down }, 1, d->gate, NULL, &to);
+    linear(d, (const struct linear *[]){ &x->gate, &x->up }, mlp_ngates(x), rows, NULL, y);
+    experts_act(c, &d->routed, first, n, d->gate, x->joined ? NULL : d->up, act);
+    linear(d, (const struct linear *[]){ &x->down }, 1, act, NULL, &to);
+    experts_bias(c, l, expert, first, n, &d->routed, rows);
     c->batch.ntok = ntok;
 }
 
@@ -336,7 +344,7 @@ static void run_experts(struct decode *d, const struct layer *l)
     experts_route(&d->c, l, d->h, &d->routed);
     for (int64_t e = 0; e < l->nexperts; e++)
         if (starts[e + 1] > starts[e])
-            run_expert(d, &l->experts[e], starts[e], starts[e + 1] - starts[e]);
+            run_expert(d, l, e, starts[e], starts[e + 1] - starts[e]);
     experts_sum(&d->c, &d->routed, l->shares ? d->x : d->x2, d->x);
 }
 

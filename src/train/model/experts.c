@@ -85,10 +85,48 @@ void experts_act(struct compute *c, const struct routed *r, int64_t first, int64
                                          .ncol = inner,
                                          .choices = r->choices + first,
                                          .weights = r->weights,
-                                         .gate = cmat(c, gate, inner),
-                                         .up = cmat(c, up, inner),
+                                         .gate = cmat(c, gate, up ? inner : 2 * inner),
+                                         .up = up ? cmat(c, up, inner) : no_cmat,
+                                         .slope = c->m->gate_slope,
+                                         .limit = c->m->gate_limit,
                                          .y = mat(c, y, inner) };
     c->device->experts->act(c->stream, &act);
+}
+
+/* The bias of an expert's last product. */
+static struct kern_cmat down_bias_of(const struct compute *c, const struct layer *layer, int64_t expert)
+{
+    struct kern_cmat bias = value_of(c, layer->down_bias);
+    bias.data = bias.data ? (const char *)bias.data + expert * bias.pitch * kern_dtype_bytes(bias.dtype) : NULL;
+    return bias;
+}
+
+void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, int64_t first, int64_t n,
+                  const struct routed *r, void *y)
+{
+    const struct kern_expert_bias bias = { .nrow = n,
+                                           .ncol = c->m->hidden,
+                                           .choices = r->choices + first,
+                                           .weights = r->weights,
+                                           .bias = down_bias_of(c, layer, expert),
+                                           .y = mat(c, y, c->m->hidden) };
+    if (bias.bias.data)
+        c->device->experts->bias(c->stream, &bias);
+}
+
+/* Adds its part to the gradients of the choices' weights. dy: of the rows. */
+static void bias_backward(struct compute *c, const struct layer *layer, int64_t expert, const struct routed *r,
+                          int64_t first, int64_t n, struct kern_cmat dy)
+{
+    const struct kern_expert_bias_grad grad = { .nrow = n,
+                                                .ncol = c->m->hidden,
+                                                .choices = r->choices + first,
+                                                .weights = r->weights,
+                                                .bias = down_bias_of(c, layer, expert),
+                                                .dy = dy,
+                                                .dweights = c->dweights };
+    if (grad.bias.data)
+        c->device->experts->bias_grad(c->stream, &grad);
 }
 
 void experts_sum(struct compute *c, const struct routed *r, const void *add, void *dst)
@@ -108,7 +146,7 @@ struct part {
     const struct mlp *x;
     struct bundle gate_up, down;
     int64_t first, n;
-    void *rows, *gate, *up, *s_gate_up, *s_down;
+    void *rows, *gate, *up, *s_gate_up, *s_down; /* up NULL: gate has both in turn */
 };
 
 static struct part part_of(const struct compute *c, int64_t number, int64_t expert)
@@ -118,13 +156,13 @@ static struct part part_of(const struct compute *c, int64_t number, int64_t expe
     const int64_t first = b->routed.starts[expert], inner = c->m->expert_inner, r = c->expert_rank;
     return (struct part){
         .x = x,
-        .gate_up = bundle_of(c, (const struct linear *[]){ &x->gate, &x->up }, 2),
+        .gate_up = bundle_of(c, (const struct linear *[]){ &x->gate, &x->up }, mlp_ngates(x)),
         .down = bundle_of(c, (const struct linear *[]){ &x->down }, 1),
         .first = first,
         .n = b->routed.starts[expert + 1] - first,
         .rows = compute_row(c, c->expert_rows, first, c->m->hidden),
-        .gate = compute_row(c, b->gate, first, inner),
-        .up = compute_row(c, b->up, first, inner),
+        .gate = compute_row(c, b->gate, first, x->gate.nout),
+        .up = x->joined ? NULL : compute_row(c, b->up, first, inner),
         .s_gate_up = compute_row(c, b->s_gate_up, first, r),
         .s_down = compute_row(c, b->s_down, first, r),
     };
@@ -136,7 +174,8 @@ static void forward_one(struct compute *c, int64_t number, int64_t expert, bool 
     const struct routed *r = &c->blocks[number].routed;
     const struct part p = part_of(c, number, expert);
     const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
-    const struct kern_mat y[BUNDLE] = { mat(c, p.gate, inner), mat(c, p.up, inner) }, to = mat(c, p.rows, c->m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, p.gate, p.x->gate.nout), mat(c, p.up, inner) },
+                          to = mat(c, p.rows, c->m->hidden);
     if (p.n == 0)
         return;
     experts_gather(c, r, p.first, p.n, c->h, p.rows);
@@ -148,6 +187,8 @@ static void forward_one(struct compute *c, int64_t number, int64_t expert, bool 
         bundle_forward(c, &p.down, c->act, p.s_down, NULL, &to);
     else
         bundle_down(c, &p.down, c->act, p.s_down);
+    if (out)
+        experts_bias(c, &c->l->layers[number], expert, p.first, p.n, r, p.rows);
     c->batch.ntok = ntok;
 }
 
@@ -183,17 +224,20 @@ bool experts_train(const struct compute *c, const struct layer *layer)
 static void act_backward(struct compute *c, const struct routed *r, const struct part *p)
 {
     const int64_t inner = c->m->expert_inner;
-    const struct kern_mat act = mat(c, c->act, inner);
+    const struct kern_mat act = mat(c, c->act, inner), gate = mat(c, p->gate, p->x->gate.nout),
+                          up = p->up ? mat(c, p->up, inner) : (struct kern_mat){ 0 };
     const struct kern_expert_act_grad grad = { .nrow = p->n,
                                                .ncol = inner,
                                                .choices = r->choices + p->first,
                                                .weights = r->weights,
                                                .dweights = c->dweights,
-                                               .gate = cmat(c, p->gate, inner),
-                                               .up = cmat(c, p->up, inner),
+                                               .gate = kern_const(gate),
+                                               .up = kern_const(up),
                                                .dy = kern_const(act),
-                                               .dgate = mat(c, p->gate, inner),
-                                               .dup = mat(c, p->up, inner),
+                                               .slope = c->m->gate_slope,
+                                               .limit = c->m->gate_limit,
+                                               .dgate = gate,
+                                               .dup = up,
                                                .y = linear_trains(c, &p->x->down) ? act : (struct kern_mat){ 0 } };
     c->device->experts->act_grad(c->stream, &grad);
 }
@@ -205,13 +249,14 @@ static void backward_one(struct compute *c, int64_t number, int64_t expert, bool
     const struct part p = part_of(c, number, expert);
     const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
     const struct kern_cmat dy = cmat(c, p.rows, c->m->hidden),
-                           dup[BUNDLE] = { cmat(c, p.gate, inner), cmat(c, p.up, inner) };
+                           dup[BUNDLE] = { cmat(c, p.gate, p.x->gate.nout), cmat(c, p.up, inner) };
     if (p.n == 0)
         return;
     experts_gather(c, r, p.first, p.n, c->dx, p.rows);
     c->batch.ntok = p.n;
     bundle_backward(c, &p.down, p.s_down, &dy, NULL, c->act);
     act_backward(c, r, &p);
+    bias_backward(c, &c->l->layers[number], expert, r, p.first, p.n, dy);
     bundle_backward_rest(c, &p.down, c->act, p.s_down, &dy);
     bundle_backward(c, &p.gate_up, p.s_gate_up, dup, NULL, through ? p.rows : NULL);
     if (linear_trains(c, &p.x->gate) || linear_trains(c, &p.x->up))

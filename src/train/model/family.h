@@ -8,14 +8,15 @@
 
 /* In which layers attention has a window: none; all; all if use_sliding_window is true. The others go by layer_types:
  * without it, by those from max_window_layers on (BY_LAYER: if use_sliding_window is true), or, if use_sliding_window
- * is true, the even ones below it. */
+ * is true, the even ones below it; IN_TURN: every other one, from the first. */
 enum family_window {
     FAMILY_NO_WINDOW,
     FAMILY_WINDOW,
     FAMILY_WINDOW_IF_USED,
     FAMILY_WINDOW_BY_LAYER,
     FAMILY_WINDOW_LAST_LAYERS,
-    FAMILY_WINDOW_EVEN_LAYERS
+    FAMILY_WINDOW_EVEN_LAYERS,
+    FAMILY_WINDOW_IN_TURN
 };
 /* Which layers are mixtures of experts: none; all; some, by decoder_sparse_step and mlp_only_layers; the later ones,
  * from first_k_dense_replace on. */
@@ -30,6 +31,8 @@ struct family_keys {
     double eps, theta;                /* theta 0: 10,000 */
     double rotary;                    /* partial_rotary_factor; 0: the key must be 1 */
     bool attention_bias, mlp_bias;    /* the keys may be true */
+    bool biased;                      /* without the key, attention_bias is true */
+    const char *rope;                 /* rope_parameters, as JSON; NULL: none are positions that are not scaled */
     bool use_qk_norm, qkv_bias;       /* the keys count: without them, false and true */
     int64_t nexperts, top_k, nshared; /* 0: the key must be there. nshared: n_shared_experts, each as wide as others */
     int64_t first_sparse;             /* first_k_dense_replace */
@@ -47,13 +50,15 @@ struct family_maths {
     bool no_bias_o;  /* attention_bias does not count for o */
     bool sigmoid;    /* the router is that of DeepSeek-V3: sigmoids, a bias, groups */
     bool normalised; /* the weights of a token's experts are always divided by their sum */
+    bool gpt_oss; /* attention has sinks; the router and the experts have biases, and a gate with a slope and a limit */
 };
 
 /* Names of the modules of a layer with experts. */
 struct family_modules {
     const char *router, *experts;     /* an expert has its number below `experts` */
     const char *shared, *shared_gate; /* of an expert that every token shares, and of its weight; NULL: none */
-    const char *gate, *up, *down;     /* modules in an expert */
+    const char *gate, *up, *down;     /* modules in an expert; NULL: all experts are in one tensor each, gate_up_proj
+                                         (experts, in, out), whose columns are gate and up in turn, and down_proj */
 };
 
 struct family {

@@ -21,8 +21,8 @@ struct param {
     bool keeps_fp32;          /* fp32 whatever the config says: a magnitude, a router's bias */
     bool constant;            /* has no gradient; where the whole model is trained, it is kept like what is trained, and
                                  does not change */
-    uint32_t ndim;            /* 1: (nrow); 2: (nrow, ncol) */
-    int64_t nrow, ncol;
+    uint32_t ndim;            /* 1: (nrow); 2: (nrow, ncol); 3: (nrow, nmid, ncol/nmid), in files */
+    int64_t nrow, ncol, nmid;
     bool trainable, decay;
     uint32_t group;
     uint32_t nshards;      /* consecutive ranks that together hold the values once, at rest: a divisor of nranks */
@@ -42,6 +42,9 @@ struct linear {
     char path[LAYOUT_NAME]; /* "model.layers.0.self_attn.q_proj" */
     int64_t nin, nout;
     int32_t w, bias;
+    bool fused; /* of an expert, whose weight, (nin, nout), and bias are row `expert` of w and bias */
+    int64_t expert;
+    bool bare;         /* PEFT has no adapter for it */
     int32_t a, b;      /* LoRA: (r, nin), (nout, r) */
     int32_t magnitude; /* DoRA: (nout) */
     int64_t norms_at;  /* DoRA: elements: offset of its row norms in compute.norms */
@@ -50,18 +53,27 @@ struct linear {
     uint32_t dropout_name; /* XXH32 of the path */
 };
 
-/* A gated MLP. */
+/* A gated MLP. joined: `gate` gives gate and up in turn, and there is no `up`. */
 struct mlp {
     struct linear gate, up, down;
+    bool joined;
 };
 
+/* How many layers give gate and up. */
+static inline int mlp_ngates(const struct mlp *x)
+{
+    return x->joined ? 1 : 2;
+}
+
 struct layer {
-    int32_t norm1, norm2, q_norm, k_norm;
+    int32_t norm1, norm2, q_norm, k_norm, sinks;
     struct linear q, k, v, o;
     struct mlp mlp;       /* of a dense layer */
     struct linear router; /* of a mixture of experts: (nexperts, hidden) */
     int32_t router_bias;  /* (nexperts) fp32, added to the scores for the choice; -1: none */
     struct mlp *experts;  /* (nexperts) owned; NULL: the layer is dense */
+    int32_t down_bias;    /* (nexperts, hidden) of the experts' last products, which counts with the weight of a choice;
+                             -1: none */
     int64_t nexperts;
     bool shares; /* an expert takes every token too: */
     struct mlp shared;
@@ -118,6 +130,14 @@ static inline bool layout_is_end(const struct layout *l, uint32_t group)
 static inline bool param_is_adapter(const struct param *p)
 {
     return p->saved || !p->source[0];
+}
+
+/* The shape in files: (ndim). */
+static inline void param_shape(const struct param *p, uint64_t shape[3])
+{
+    shape[0] = (uint64_t)p->nrow;
+    shape[1] = (uint64_t)(p->ndim == 3 ? p->nmid : p->ncol);
+    shape[2] = (uint64_t)(p->ndim == 3 ? p->ncol / p->nmid : 1);
 }
 
 /* Bytes of a row in parameter memory. */

@@ -42,20 +42,22 @@ static void compare_names(void *ctx, const struct linear *const *layers, int n)
 {
     struct search *s = ctx;
     for (int i = 0; i < n; i++)
-        s->found = s->found || target_is_named(layers[i]->path, s->name);
+        s->found = s->found || (!layers[i]->bare && target_is_named(layers[i]->path, s->name));
 }
 
-/* "gate_proj, up_proj and down_proj": of experts, their names in the family. */
+/* ", gate_proj, up_proj and down_proj": of experts, their names in the family; nothing if they take no adapter. */
 static void list_mlp(const struct layout *l, const struct model *m, char *text, size_t nbytes)
 {
     const struct family *f = m->family;
     bool dense = false;
     for (int64_t i = 0; i < m->nlayer; i++)
         dense = dense || !l->layers[i].experts;
-    if (dense || !f->modules.gate)
-        snprintf(text, nbytes, "gate_proj, up_proj and down_proj");
+    if (m->gpt_oss)
+        *text = '\0';
+    else if (dense || !f->modules.gate)
+        snprintf(text, nbytes, ", gate_proj, up_proj and down_proj");
     else
-        snprintf(text, nbytes, "%s, %s and %s of experts, and their router, gate", f->modules.gate, f->modules.up,
+        snprintf(text, nbytes, ", %s, %s and %s of experts, and their router, gate", f->modules.gate, f->modules.up,
                  f->modules.down);
 }
 
@@ -72,7 +74,7 @@ int layout_check_names(const struct layout *l, const struct model *m, const stru
         if (!s.found)
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
                                     "key 'lora.target_modules': '%.200s' names no module of this model (there are "
-                                    "embed_tokens, lm_head and, in each layer, q_proj, k_proj, v_proj, o_proj, %s)",
+                                    "embed_tokens, lm_head and, in each layer, q_proj, k_proj, v_proj, o_proj%s)",
                                     name, mlp);
     }
     return 0;

@@ -244,21 +244,81 @@ static struct linear add_expert_linear(struct builder *b, uint32_t group, int64_
     return x;
 }
 
-/* Each expert's weights are tensors of their own, as models are published. */
-static void add_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_router(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+{
+    const struct model *m = b->m;
+    char path[LAYOUT_NAME];
+    snprintf(path, sizeof path, "%.100s.%s", block, m->family->modules.router);
+    layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
+    layer->router.bare = m->gpt_oss;
+    if (m->gpt_oss)
+        layer->router.bias = add_param(b, group, m->nexperts, 0, path, ".bias");
+    else
+        choose_adapter(b, &layer->router, LAYER_EXPERT);
+    add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
+    layer->router_bias =
+        m->sigmoid ? add_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
+}
+
+/* One tensor of all experts: (nexperts, nmid, ncol), or without nmid (nexperts, ncol). */
+static int32_t add_fused(struct builder *b, uint32_t group, int64_t nmid, int64_t ncol, const char *path,
+                         const char *suffix)
+{
+    const int32_t number = add_param(b, group, b->m->nexperts, (nmid ? nmid : 1) * ncol, path, suffix);
+    if (b->rc)
+        return -1;
+    struct param *p = &b->l->params[number];
+    if (nmid)
+        p->ndim = 3, p->nmid = nmid;
+    if (p->trainable)
+        b->rc = fsdpck_error_set(
+            b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
+            "'%s': the experts of a %s model stay frozen here; train it by adapters (section 'lora'), and "
+            "leave its experts out of lora.modules_to_save",
+            p->name, b->m->family->name);
+    return number;
+}
+
+static struct linear fused_linear(const char *path, int64_t nin, int64_t nout, int32_t w, int32_t bias, int64_t expert)
+{
+    struct linear x = { .nin = nin,
+                        .nout = nout,
+                        .w = w,
+                        .bias = bias,
+                        .fused = true,
+                        .expert = expert,
+                        .bare = true,
+                        .a = -1,
+                        .b = -1,
+                        .magnitude = -1 };
+    snprintf(x.path, sizeof x.path, "%s", path);
+    return x;
+}
+
+/* As gpt-oss is published. */
+static void add_fused_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+{
+    const struct model *m = b->m;
+    const int64_t inner = m->expert_inner;
+    char path[LAYOUT_NAME];
+    snprintf(path, sizeof path, "%.100s.%s", block, m->family->modules.experts);
+    const int32_t w = add_fused(b, group, m->hidden, 2 * inner, path, ".gate_up_proj"),
+                  bias = add_fused(b, group, 0, 2 * inner, path, ".gate_up_proj_bias"),
+                  down = add_fused(b, group, inner, m->hidden, path, ".down_proj");
+    layer->down_bias = add_fused(b, group, 0, m->hidden, path, ".down_proj_bias");
+    for (int64_t e = 0; e < m->nexperts && !b->rc; e++)
+        layer->experts[layer->nexperts++] = (struct mlp){ .gate = fused_linear(path, m->hidden, 2 * inner, w, bias, e),
+                                                          .up = fused_linear(path, m->hidden, 0, -1, -1, e),
+                                                          .down = fused_linear(path, inner, m->hidden, down, -1, e),
+                                                          .joined = true };
+}
+
+/* Each expert's weights are tensors of their own, as most models are published. */
+static void add_single_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const struct model *m = b->m;
     const struct family *f = m->family;
     char path[LAYOUT_NAME], name[100];
-    snprintf(path, sizeof path, "%.100s.%s", block, f->modules.router);
-    layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
-    choose_adapter(b, &layer->router, LAYER_EXPERT);
-    add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
-    layer->router_bias =
-        m->sigmoid ? add_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
-    layer->experts = b->rc ? NULL : calloc((size_t)m->nexperts, sizeof *layer->experts);
-    if (!layer->experts && !b->rc)
-        b->rc = fsdpck_error_nomem(b->err, (size_t)m->nexperts * sizeof *layer->experts);
     for (int64_t e = 0; e < m->nexperts && !b->rc; e++) {
         struct mlp *x = &layer->experts[layer->nexperts++];
         snprintf(name, sizeof name, "%.40s.%lld", f->modules.experts, (long long)e);
@@ -269,6 +329,22 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
         x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->modules.down);
         add_adapters(b, group, (struct linear *[]){ &x->down }, 1);
     }
+}
+
+static void add_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+{
+    const size_t n = (size_t)b->m->nexperts;
+    add_router(b, group, block, layer);
+    layer->down_bias = -1;
+    layer->experts = b->rc ? NULL : calloc(n, sizeof *layer->experts);
+    if (!layer->experts && !b->rc)
+        b->rc = fsdpck_error_nomem(b->err, n * sizeof *layer->experts);
+    if (b->rc)
+        return;
+    if (b->m->family->modules.gate)
+        add_single_experts(b, group, block, layer);
+    else
+        add_fused_experts(b, group, block, layer);
 }
 
 static void add_mlp(struct builder *b, uint32_t group, int64_t inner, bool bias, const char *path, struct mlp *out)
@@ -316,6 +392,7 @@ static void add_layer(struct builder *b, int64_t number)
     add_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
     layer->q_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
     layer->k_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
+    layer->sinks = m->gpt_oss ? add_param(b, group, m->nhead, 0, PATH("self_attn"), ".sinks") : -1;
     layer->norm2 = add_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
     if (m->sparse[number]) {
         snprintf(path, sizeof path, "model.layers.%lld", (long long)number);
@@ -465,7 +542,7 @@ int layout_make(const struct model *m, const struct train_config *config, const 
 
 static void each_mlp(const struct mlp *x, layout_fn *fn, void *ctx)
 {
-    fn(ctx, (const struct linear *[]){ &x->gate, &x->up }, 2);
+    fn(ctx, (const struct linear *[]){ &x->gate, &x->up }, mlp_ngates(x));
     fn(ctx, (const struct linear *[]){ &x->down }, 1);
 }
 

@@ -146,10 +146,10 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
                                   .k = lin->nin,
                                   .a = cmat(c, x, lin->nin),
                                   .c = y[i],
-                                  .trans_b = true,
+                                  .trans_b = !lin->fused,
                                   .alpha = 1,
                                   .add = add ? cmat(c, add, lin->nout) : no_cmat,
-                                  .bias = value_of(c, lin->bias),
+                                  .bias = bias_of(c, lin),
                                   .lowrank = lin->r ? &low : NULL,
                                   .nlowrank = lin->r > 0 };
         if (lin->magnitude < 0 || c->dropout > 0) {
@@ -277,6 +277,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
                               .k = first->nout,
                               .a = dy[0],
                               .b = w[0],
+                              .trans_b = first->fused,
                               .c = mat(c, dx, first->nin),
                               .alpha = 1,
                               .add = add ? cmat(c, add, first->nin) : no_cmat,

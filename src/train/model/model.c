@@ -19,23 +19,26 @@ static void read_windows(struct model_reader *r, struct model *m)
 {
     const enum family_window kind = m->family->maths.windows;
     const bool even = kind == FAMILY_WINDOW_EVEN_LAYERS, last = kind == FAMILY_WINDOW_LAST_LAYERS,
-               by_layer = kind == FAMILY_WINDOW_BY_LAYER || even || last;
+               in_turn = kind == FAMILY_WINDOW_IN_TURN,
+               by_layer = kind == FAMILY_WINDOW_BY_LAYER || even || last || in_turn;
     json_t *value = json_object_get(r->root, "sliding_window"), *types = model_get(r, "layer_types");
     int64_t window =
         value && json_is_null(value) ? 0 : model_get_int(r, "sliding_window", m->family->keys.window, 0, INT32_MAX);
-    bool on =
-        kind == FAMILY_WINDOW || last || (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
-    int64_t first =
-        by_layer ? model_get_int(r, "max_window_layers", m->family->keys.max_window_layers, 0, INT32_MAX) : 0;
+    bool on = kind == FAMILY_WINDOW || last || in_turn ||
+              (kind != FAMILY_NO_WINDOW && model_get_bool(r, "use_sliding_window", false));
+    int64_t first = by_layer && !in_turn
+                        ? model_get_int(r, "max_window_layers", m->family->keys.max_window_layers, 0, INT32_MAX)
+                        : 0;
     if (types && (!by_layer || (int64_t)json_array_size(types) != m->nlayer))
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
                      "key 'layer_types': one entry for each of %lld layers is wanted, of a family whose layers differ",
                      (long long)m->nlayer);
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++) {
         const char *type = json_string_value(json_array_get(types, (size_t)l));
-        bool slides = types  ? type && strcmp(type, "sliding_attention") == 0
-                      : even ? l % 2 == 0 && l < first
-                             : l >= first;
+        bool slides = types     ? type && strcmp(type, "sliding_attention") == 0
+                      : in_turn ? l % 2 == 0
+                      : even    ? l % 2 == 0 && l < first
+                                : l >= first;
         if (types && !slides && !(type && strcmp(type, "full_attention") == 0))
             MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'layer_types': \"%.40s\" is not supported", type ? type : "?");
         m->window[l] = on && slides ? window : 0;
@@ -45,7 +48,8 @@ static void read_windows(struct model_reader *r, struct model *m)
 static void read_biases(struct model_reader *r, struct model *m)
 {
     const struct family *f = m->family;
-    bool attention = model_get_bool(r, "attention_bias", f->maths.bias_qkv && f->keys.attention_bias),
+    bool attention =
+             model_get_bool(r, "attention_bias", f->keys.biased || (f->maths.bias_qkv && f->keys.attention_bias)),
          mlp = model_get_bool(r, "mlp_bias", false);
     if (attention && !f->keys.attention_bias)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s",
@@ -147,6 +151,15 @@ static void read_router(struct model_reader *r, struct model *m)
                      (long long)m->top_k, (long long)(m->top_groups * each), (long long)m->top_groups);
 }
 
+static void read_gate(struct model_reader *r, struct model *m)
+{
+    m->gpt_oss = true;
+    m->gate_slope = (float)model_get_number(r, r->root, "swiglu_alpha", 1.702, 0);
+    m->gate_limit = (float)model_get_number(r, r->root, "swiglu_limit", 7, 0);
+    if (!r->rc && (m->gate_slope <= 0 || m->gate_limit <= 0))
+        MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "keys 'swiglu_alpha' and 'swiglu_limit': numbers above 0 are wanted");
+}
+
 /* Several keys are in use. */
 static const char *experts_key(const struct model_reader *r, const struct family *f)
 {
@@ -181,6 +194,8 @@ static void read_experts(struct model_reader *r, struct model *m)
     if (!r->rc && m->top_k > m->nexperts)
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key 'num_experts_per_tok': %lld of %lld experts cannot be chosen",
                      (long long)m->top_k, (long long)m->nexperts);
+    if (f->maths.gpt_oss)
+        read_gate(r, m);
     if (f->maths.sigmoid)
         read_router(r, m);
     else if (model_get_bool(r, "output_router_logits", false))

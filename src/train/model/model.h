@@ -20,10 +20,12 @@ struct model {
     bool normalised, sigmoid;           /* as in struct kern_router, and: */
     int64_t ngroup, top_groups;
     float routed_scale;
-    double balance;      /* factor of the load balancing loss; 0: it is not added */
-    int64_t npredictors; /* layers for multi-token prediction, which have no part in training */
-    bool *sparse;        /* (nlayer) the layer is a mixture of experts. Owned */
-    int64_t *window;     /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
+    bool gpt_oss;                 /* as in struct family_maths */
+    float gate_slope, gate_limit; /* of its experts, as in struct kern_expert_act */
+    double balance;               /* factor of the load balancing loss; 0: it is not added */
+    int64_t npredictors;          /* layers for multi-token prediction, which have no part in training */
+    bool *sparse;                 /* (nlayer) the layer is a mixture of experts. Owned */
+    int64_t *window;              /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
     struct kern_rope rope;
 };
 

@@ -86,6 +86,8 @@ static const char *const known_keys[] = {
     "routed_scaling_factor",
     "first_k_dense_replace",
     "num_nextn_predict_layers",
+    "swiglu_alpha",
+    "swiglu_limit",
 };
 
 /* Unsupported maths of any family: a key, and the only value that disables it. */

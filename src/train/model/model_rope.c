@@ -53,11 +53,14 @@ static void check_rope_keys(struct model_reader *r, json_t *scaling, const char 
     }
 }
 
-/* As in transformers 5: rope_scaling, the only name in earlier versions, takes precedence. */
-static json_t *find_scaling(struct model_reader *r)
+/* As in transformers 5: rope_scaling, the only name in earlier versions, takes precedence; what is not there is the
+ * family's. */
+static json_t *find_scaling(struct model_reader *r, const struct family *family)
 {
     json_t *old = model_get(r, "rope_scaling");
     const bool is_old = old && !(json_is_object(old) && json_object_size(old) == 0);
+    if (!is_old && !model_get(r, "rope_parameters") && family->keys.rope)
+        json_object_set_new(r->root, "rope_parameters", json_loads(family->keys.rope, 0, NULL));
     json_t *scaling = is_old ? old : model_get(r, "rope_parameters");
     const char *where = is_old ? "rope_scaling" : "rope_parameters";
     if (scaling && !json_is_object(scaling))
@@ -85,7 +88,7 @@ static int64_t read_rotary(struct model_reader *r, const struct model *m, const 
 
 void model_read_rope(struct model_reader *r, struct model *m)
 {
-    json_t *scaling = find_scaling(r);
+    json_t *scaling = find_scaling(r, m->family);
     struct kern_rope *rope = &m->rope;
     const double theta = m->family->keys.theta > 0 ? m->family->keys.theta : 10000;
     rope->dim = read_rotary(r, m, scaling);

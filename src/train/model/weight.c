@@ -19,7 +19,11 @@ struct kern_cmat compute_rows_of(struct compute *c, const struct param *p, const
 struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at)
 {
     const struct param *p = &c->l->params[lin->w];
-    return compute_rows_of(c, p, value_of(c, lin->w).data, 0, p->nrow, at);
+    const struct kern_cmat w = value_of(c, lin->w);
+    if (lin->fused)
+        return (struct kern_cmat){ (const char *)w.data + lin->expert * p->ncol * kern_dtype_bytes(w.dtype), lin->nout,
+                                   w.dtype };
+    return compute_rows_of(c, p, w.data, 0, p->nrow, at);
 }
 
 /* Elements of the weights of layers that share an input; 0 if none is packed. */
@@ -29,7 +33,7 @@ static int64_t packed_nelem(const struct layout *l, const struct linear *const *
     bool any = false;
     for (int i = 0; i < n; i++) {
         sum += layers[i]->nin * layers[i]->nout;
-        any = any || l->params[layers[i]->w].packed;
+        any = any || l->params[layers[i]->w].packed; /* fused ones are not */
     }
     return any ? sum : 0;
 }

@@ -63,7 +63,7 @@ struct rank {
 
 struct base_names {
     char name[LAYOUT_NAME + 8];
-    uint64_t shape[2];
+    uint64_t shape[3];
 };
 
 /* Time in operations with other ranks since rank_open. */

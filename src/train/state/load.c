@@ -241,8 +241,9 @@ static struct fsdpck_base_tensor describe(const struct param *p, const struct lo
         .name = names->name, .dtype = loaded->dtype, .ndim = p->ndim, .shape = names->shape
     };
     snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->source);
-    names->shape[0] = (uint64_t)p->nrow;
-    names->shape[1] = row_nelem(p, (struct selection){ 0 });
+    param_shape(p, names->shape);
+    if (p->packed)
+        names->shape[1] = row_nelem(p, (struct selection){ 0 });
     store_content(loaded->content, t.content);
     return t;
 }

@@ -25,7 +25,7 @@ struct entry {
     struct reads_rows rows;
     void *raw;   /* rows in the dtype of the source */
     void *whole; /* rows in the wanted dtype, in host memory: the destination itself, or a buffer on the way to it */
-    uint64_t offset[2], size[2];
+    uint64_t offset[3], size[3];
 };
 
 struct load {
@@ -248,8 +248,10 @@ static void add_entry(struct load *b, const struct reads_rows *rows, void *raw, 
 {
     struct entry *e = &b->entries[b->n];
     *e = (struct entry){
-        .rows = *rows, .raw = raw, .whole = whole, .offset = { rows->first, 0 }, .size = { rows->nrow, rows->ncol }
+        .rows = *rows, .raw = raw, .whole = whole, .offset = { rows->first }, .size = { rows->nrow, rows->ncol }
     };
+    for (uint32_t d = 1; d < rows->tensor->ndim && rows->tensor->ndim == 3; d++)
+        e->size[d] = rows->tensor->shape[d];
     b->reads[b->n++] = (struct fsdpck_read){ .tensor = rows->tensor, .offset = e->offset, .size = e->size, .dst = raw };
 }
 

@@ -56,8 +56,9 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
                                 adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
     if (p->packed && !adapter) /* layout_make() has compared the shapes */
         return 0;
-    if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol)) {
-        const uint64_t wanted[] = { (uint64_t)p->nrow, (uint64_t)p->ncol };
+    uint64_t wanted[3];
+    param_shape(p, wanted);
+    if (t->ndim != p->ndim || memcmp(t->shape, wanted, p->ndim * sizeof *wanted) != 0) {
         char has[256], wants[64];
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src),
                                 "tensor '%s' does not have the shape %s that the configs call for: it has %s", name,

@@ -13,8 +13,8 @@ static int hash_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *t,
                        struct fsdpck_error *err)
 {
     unsigned char numbers[SAMPLE * sizeof(double)];
-    const uint32_t last = t->ndim - 1; /* sources_find() wants one or two */
-    uint64_t offset[2] = { t->shape[0] / 2, 0 }, size[2] = { 1, 0 };
+    const uint32_t last = t->ndim - 1; /* sources_find() wants one to three */
+    uint64_t offset[3] = { t->shape[0] / 2, 0, 0 }, size[3] = { 1, 1, 1 };
     size[last] = t->shape[last] < SAMPLE ? t->shape[last] : SAMPLE;
     offset[last] = (t->shape[last] - size[last]) / 2;
     const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = numbers };
