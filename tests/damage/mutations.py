@@ -56,7 +56,7 @@ def at(document, path):
 
 class Mutations:
     def __init__(self, t, hasher):
-        self.t, self.hasher, self.njudged = t, hasher, 0
+        self.t, self.hasher, self.nchanges = t, hasher, 0
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
         write_safetensors(
             t.path("plain.safetensors"),
@@ -106,10 +106,7 @@ class Mutations:
         return said
 
     def judge(self, what, change, must=False, quick=True):
-        """must: verify has to report it whether a verb refuses or not. Under a sanitizer it takes one in three."""
-        self.njudged += 1
-        if SANITIZED and self.njudged % 3:
-            return
+        """must: verify has to report it whether a verb refuses or not."""
         f = Forgery(self.t.fresh(self.t.path(self.template)), self.hasher)
         change(f)
         f.seal()
@@ -118,12 +115,20 @@ class Mutations:
             self.t.check(r.status in (1, 3) or (r.status == 0 and not said and not must),
                          "%s, %s: verify reports what a verb refuses" % (self.template, what), said, r)
 
+    def left_out(self):
+        """Under a sanitizer, two changes of three."""
+        self.nchanges += 1
+        return SANITIZED and self.nchanges % 3 > 0
+
     def all_of_index(self):
         index = Forgery(self.t.fresh(self.t.path(self.template)), self.hasher).index
         for path in leaves(index):
             if path in FREE or path[0] == "state":
                 continue
             for value in others(path, at(index, path)):
+                if self.left_out():
+                    continue
+
                 def late(x, path=path, value=value):
                     at(x, path[:-1])[path[-1]] = value
 
@@ -173,6 +178,8 @@ class Mutations:
         """A byte of .metadata after another, its hash in the index made right: another document, or none."""
         data = read(self.t.path("plain", ".metadata"))
         for i in range(0, len(data), 17):
+            if self.left_out():
+                continue
             changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1:]
             def change(f):
                 write(os.path.join(f.folder, ".metadata"), changed)

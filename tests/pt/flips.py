@@ -125,7 +125,7 @@ def check_slices(t):
     """A part of a record is judged by all of it; a chunk that is not touched is not."""
     source = os.path.join(TOP, "dcp/torch-2.15/ckpt")
     sizes = {x["name"]: x["shape"] for x in json.loads(t.good("ls", source, "--json").out)["tensors"]}
-    for file, at in random.Random(6).sample(payload_bytes(source), 4):
+    for file, at in random.Random(6).sample(payload_bytes(source), 1 if SANITIZED else 4):
         x = Flipped(t, source, file, at)
         tensor = x.refused("convert", x.path, t.path("out"), "--ranks", "2").err.split("tensor '")[1].split("'")[0]
         if not sizes[tensor]:
