@@ -48,9 +48,8 @@ static const struct family families[] = {
                 .max_position = 131072,
                 .eps = 1e-5,
                 .theta = 150000,
-                .rope = "{\"rope_type\": \"yarn\", \"factor\": 32, \"beta_fast\": 32, \"beta_slow\": 1, \"truncate\": "
-                        "false, "
-                        "\"original_max_position_embeddings\": 4096}",
+                .rope = "{\"rope_type\": \"yarn\", \"factor\": 32, \"beta_fast\": 32, \"beta_slow\": 1, "
+                        "\"truncate\": false, \"original_max_position_embeddings\": 4096}",
                 .attention_bias = true,
                 .biased = true,
                 .nexperts = 128,
