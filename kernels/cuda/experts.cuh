@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of mixtures of experts share. */
+/* Functions that the kernels of mixtures of experts have in common. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which sanitizer this is built with. Under one a test takes ten times as long, and it looks for races and for what
- * lies outside, not for numbers: tests that draw many cases take fewer. */
+/* Says which sanitizer the tests are built with. Under one a test takes ten times as long, and it looks for races and
+ * for what lies outside, not for numbers: tests that draw many cases take fewer. */
 #ifndef TESTS_SANITIZED_H
 #define TESTS_SANITIZED_H
 

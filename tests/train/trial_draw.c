@@ -30,7 +30,9 @@ bool trial_has_sigmoids(const struct trial *t)
 static void choose_experts(struct trial *t)
 {
     struct reference *m = &t->ref;
-    const bool oss = strcmp(t->family, "gpt_oss") == 0, mixtral = strcmp(t->family, "mixtral") == 0 || oss;
+    /* whole: every layer is a mixture, whose experts are as wide as config.json's intermediate_size */
+    const bool oss = strcmp(t->family, "gpt_oss") == 0, mixtral = strcmp(t->family, "mixtral") == 0,
+               whole = mixtral || oss;
     m->sigmoid = trial_has_sigmoids(t);
     m->ngroup = m->sigmoid ? 1 + trial_below(t, 3) : 1;
     m->top_groups = m->ngroup - trial_below(t, m->ngroup);
@@ -38,15 +40,15 @@ static void choose_experts(struct trial *t)
     const int64_t most = m->nexperts / m->ngroup * m->top_groups;
     m->top_k = 1 + trial_below(t, most < 3 ? most : 3);
     m->routed_scale = m->sigmoid ? 0.5 + (double)trial_below(t, 4) : 1;
-    m->expert_inner = mixtral ? m->inner : 5 + trial_below(t, 20);
+    m->expert_inner = whole ? m->inner : 5 + trial_below(t, 20);
     m->shared_inner = m->sigmoid                            ? m->expert_inner * (1 + trial_below(t, 2))
                       : strcmp(t->family, "qwen2_moe") == 0 ? 5 + trial_below(t, 30)
                                                             : 0;
-    m->normalised = mixtral || trial_below(t, 2);
+    m->normalised = whole || trial_below(t, 2);
     m->first_window = 0;
     m->dropout = 0;
     t->balance = m->sigmoid || trial_below(t, 3) == 0 ? 0 : 0.1 + (double)trial_below(t, 10);
-    t->first_dense = mixtral ? -1 : m->sigmoid ? trial_below(t, 2) - 1 : trial_below(t, m->nlayer + 1) - 1;
+    t->first_dense = whole ? -1 : m->sigmoid ? trial_below(t, 2) - 1 : trial_below(t, m->nlayer + 1) - 1;
     if (oss) {
         m->slope = 1.702;
         m->limit = 0.5 + (double)trial_below(t, 3);

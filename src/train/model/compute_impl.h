@@ -70,13 +70,19 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     return (struct kern_cmat){ data->data + (p->value_at - data->at), p->ncol, p->dtype };
 }
 
+/* The same of one of its rows. */
+static inline struct kern_cmat row_of(const struct compute *c, int32_t param, int64_t row)
+{
+    struct kern_cmat value = value_of(c, param);
+    if (value.data)
+        value.data = (const char *)value.data + row * value.pitch * kern_dtype_bytes(value.dtype);
+    return value;
+}
+
 /* The bias of a layer. */
 static inline struct kern_cmat bias_of(const struct compute *c, const struct linear *lin)
 {
-    struct kern_cmat bias = value_of(c, lin->bias);
-    if (lin->fused && bias.data)
-        bias.data = (const char *)bias.data + lin->expert * bias.pitch * kern_dtype_bytes(bias.dtype);
-    return bias;
+    return lin->fused ? row_of(c, lin->bias, lin->expert) : value_of(c, lin->bias);
 }
 
 /* The weight of a layer, (nout, nin), of a fused one (nin, nout): in its place, or dequantized into element `at` of

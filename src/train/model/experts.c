@@ -93,14 +93,6 @@ void experts_act(struct compute *c, const struct routed *r, int64_t first, int64
     c->device->experts->act(c->stream, &act);
 }
 
-/* The bias of an expert's last product. */
-static struct kern_cmat down_bias_of(const struct compute *c, const struct layer *layer, int64_t expert)
-{
-    struct kern_cmat bias = value_of(c, layer->down_bias);
-    bias.data = bias.data ? (const char *)bias.data + expert * bias.pitch * kern_dtype_bytes(bias.dtype) : NULL;
-    return bias;
-}
-
 void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, int64_t first, int64_t n,
                   const struct routed *r, void *y)
 {
@@ -108,7 +100,7 @@ void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, 
                                            .ncol = c->m->hidden,
                                            .choices = r->choices + first,
                                            .weights = r->weights,
-                                           .bias = down_bias_of(c, layer, expert),
+                                           .bias = row_of(c, layer->down_bias, expert),
                                            .y = mat(c, y, c->m->hidden) };
     if (bias.bias.data)
         c->device->experts->bias(c->stream, &bias);
@@ -122,7 +114,7 @@ static void bias_backward(struct compute *c, const struct layer *layer, int64_t 
                                                 .ncol = c->m->hidden,
                                                 .choices = r->choices + first,
                                                 .weights = r->weights,
-                                                .bias = down_bias_of(c, layer, expert),
+                                                .bias = row_of(c, layer->down_bias, expert),
                                                 .dy = dy,
                                                 .dweights = c->dweights };
     if (grad.bias.data)

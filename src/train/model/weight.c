@@ -19,11 +19,12 @@ struct kern_cmat compute_rows_of(struct compute *c, const struct param *p, const
 struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at)
 {
     const struct param *p = &c->l->params[lin->w];
-    const struct kern_cmat w = value_of(c, lin->w);
-    if (lin->fused)
-        return (struct kern_cmat){ (const char *)w.data + lin->expert * p->ncol * kern_dtype_bytes(w.dtype), lin->nout,
-                                   w.dtype };
-    return compute_rows_of(c, p, w.data, 0, p->nrow, at);
+    if (lin->fused) {
+        struct kern_cmat w = row_of(c, lin->w, lin->expert);
+        w.pitch = lin->nout;
+        return w;
+    }
+    return compute_rows_of(c, p, value_of(c, lin->w).data, 0, p->nrow, at);
 }
 
 /* Elements of the weights of layers that share an input; 0 if none is packed. */
