@@ -244,6 +244,14 @@ static void alloc_all(struct compute *c, struct bump *v)
     alloc_scratch(c, v, c->ndocs);
 }
 
+static void join_device(struct compute *c, const struct compute *other)
+{
+    c->device = other->device;
+    c->index = other->index;
+    c->pool = other->pool;
+    c->stream = other->stream;
+}
+
 static int start_device(struct compute *c, const struct compute_device *where, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "no threads";
@@ -292,6 +300,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
 {
     c->m = m;
     c->l = l;
+    c->whole = c->beside ? c->beside->whole : l;
     c->dtype = c->widest = layout_dtype(l, 0);
     for (uint32_t g = 0; g < l->ngroups; g++)
         c->widest = layout_dtype(l, g) == KERN_F32 ? KERN_F32 : c->widest;
@@ -303,36 +312,47 @@ static void describe(struct compute *c, const struct model *m, const struct layo
 
 static int make_tables(struct compute *c, struct fsdpck_error *err)
 {
-    c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
+    c->nuses = compute_uses(c->m, c->whole, &c->nforward, NULL);
     c->uses = calloc(c->nuses, sizeof *c->uses);
     c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
-    c->group_data = calloc(c->l->ngroups, sizeof *c->group_data);
+    c->group_data = c->beside ? c->beside->group_data : calloc(c->l->ngroups, sizeof *c->group_data);
     c->starts = calloc((size_t)(c->m->nlayer * (c->m->nexperts + 1)), sizeof *c->starts);
     if (!c->uses || !c->blocks || !c->group_data || !c->starts)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
     for (int64_t i = 0; i < c->m->nlayer; i++)
         c->blocks[i].routed.starts = c->starts + i * (c->m->nexperts + 1);
-    compute_uses(c->m, c->l, &c->nforward, c->uses);
+    compute_uses(c->m, c->whole, &c->nforward, c->uses);
     return 0;
 }
 
-int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
-                     const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
+/* where NULL: beside another one. */
+static int new_bare(const struct compute *beside, const struct model *m, const struct layout *l,
+                    const struct train_config *config, const struct compute_device *where, struct compute **out,
+                    struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
     *out = NULL;
     if (rc)
         return rc;
+    c->beside = beside;
     describe(c, m, l, config);
+    if (beside)
+        join_device(c, beside);
     rc = make_tables(c, err);
-    if (!rc)
+    if (!rc && where)
         rc = start_device(c, where, err);
     if (rc)
         compute_free(c);
     else
         *out = c;
     return rc;
+}
+
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
+                     const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
+{
+    return new_bare(NULL, m, l, config, where, out, err);
 }
 
 static int choose_checkpointing(struct compute *c, const struct train_config *config, struct fsdpck_error *err)
@@ -347,22 +367,35 @@ static int choose_checkpointing(struct compute *c, const struct train_config *co
     return rc;
 }
 
+/* Gives a bare one the sizes of its micro-batches. */
+static int size(struct compute **c, const struct train_config *config, int64_t ntok, size_t ndocs,
+                struct fsdpck_error *err)
+{
+    int rc = choose_checkpointing(*c, config, err);
+    if (rc) {
+        compute_free(*c);
+        *c = NULL;
+        return rc;
+    }
+    (*c)->ntok = compute_whole_units(*c, ntok);
+    (*c)->ndocs = ndocs + 1; /* plus the padding */
+    compute_recompute(*c, 0);
+    return 0;
+}
+
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
 {
-    int rc = compute_new_bare(m, l, config, where, out, err);
-    if (rc)
-        return rc;
-    rc = choose_checkpointing(*out, config, err);
-    if (rc) {
-        compute_free(*out);
-        *out = NULL;
-        return rc;
-    }
-    (*out)->ntok = compute_whole_units(*out, ntok);
-    (*out)->ndocs = ndocs + 1; /* plus the padding */
-    compute_recompute(*out, 0);
-    return 0;
+    int rc = new_bare(NULL, m, l, config, where, out, err);
+    return rc ? rc : size(out, config, ntok, ndocs, err);
+}
+
+int compute_new_beside(const struct compute *other, const struct model *m, const struct layout *l,
+                       const struct train_config *config, int64_t ntok, size_t ndocs, struct compute **out,
+                       struct fsdpck_error *err)
+{
+    int rc = new_bare(other, m, l, config, NULL, out, err);
+    return rc ? rc : size(out, config, ntok, ndocs, err);
 }
 
 void compute_recompute(struct compute *c, int64_t n)
@@ -390,7 +423,8 @@ int compute_bind(struct compute *c, void *memory, unsigned char *values, float *
     struct bump v = { .base = memory };
     alloc_all(c, &v);
     c->grads = grads;
-    compute_set_values(c, values);
+    if (!c->beside)
+        compute_set_values(c, values);
     int rc = allocate_host(c, err);
     if (!rc)
         rc = replays_new(c, err);
@@ -402,14 +436,17 @@ void compute_free(struct compute *c)
     if (!c)
         return;
     if (c->device) {
-        c->device->stream_free(c->stream);
+        if (!c->beside)
+            c->device->stream_free(c->stream);
         replays_free(c);
         c->device->memory->free(&c->host);
     }
-    kern_pool_free(c->pool);
+    if (!c->beside) {
+        kern_pool_free(c->pool);
+        free(c->group_data);
+    }
     free(c->blocks);
     free(c->starts);
     free(c->uses);
-    free(c->group_data);
     free(c);
 }

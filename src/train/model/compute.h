@@ -90,6 +90,8 @@ struct compute_group_data {
 struct compute {
     const struct model *m;
     const struct layout *l;
+    const struct layout *whole;   /* what the hooks gather: l, or the layout of several computations together */
+    const struct compute *beside; /* NULL: alone; else the pool, the stream and group_data are borrowed from this one */
     const struct kern_device *device;
     struct kern_pool *pool;
     int index;
@@ -145,6 +147,12 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. */
 int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
+/* The same beside another computation, which has started on a device and outlives this one: with its device, threads,
+ * stream and addresses of groups, and hooks that are called as for it. l: as its layout has the parameters
+ * (model/layout_join.h). */
+int compute_new_beside(const struct compute *other, const struct model *m, const struct layout *l,
+                       const struct train_config *config, int64_t ntok, size_t ndocs, struct compute **out,
+                       struct fsdpck_error *err);
 /* Makes device, stream and parameters only, without buffers for micro-batches or gradients: for callers with their own
  * buffers. */
 int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
@@ -179,6 +187,10 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
 /* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled), and the
  * micro-batch's share of the load balancing loss in the same unit. Adds gradients to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
+/* The same for several computations beside one (compute_new_beside()), n > 0. A group is entered once for all of them.
+ * Nothing of one depends on another. losses: (n) */
+int compute_micros(struct compute *const *all, size_t n, const struct compute_hook *hook, double *losses,
+                   struct fsdpck_error *err);
 /* Calls the hook as compute_micro() does, without computing: for ranks that have no micro-batch but take part in
  * collectives. */
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);

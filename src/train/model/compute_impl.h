@@ -154,8 +154,8 @@ void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t nco
  * head shares its weight. */
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err);
 void compute_leave(const struct compute_hook *hook, uint32_t group);
-int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
-void compute_leave_end(struct compute *c, const struct compute_hook *hook);
+int compute_enter_end(const struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
+void compute_leave_end(const struct compute *c, const struct compute_hook *hook);
 
 /* Parts of a micro-batch that may be recorded and replayed as a whole. */
 enum replay_part { REPLAY_FORWARD, REPLAY_RECOMPUTED, REPLAY_BACKWARD, REPLAY_PARTS };

@@ -91,8 +91,10 @@ struct layout {
     uint32_t nranks, ngroups; /* groups: the embedding, each layer, the last norm with an untied head */
     size_t value_nbytes, shard_nbytes;
     bool masters; /* some trained values are rounded, and have fp32 masters, at own_at like the optimizer's moments */
-    int64_t grad_nelem, own_nelem;
-    int64_t norms_nelem;   /* total over all layers with DoRA */
+    int64_t grad_nelem;
+    int64_t own_first, own_nelem; /* its elements of optimizer memory; own_first is 0 but for one of several layouts
+                                     that share the memory (layout_join.h) */
+    int64_t norms_nelem;          /* total over all layers with DoRA */
     bool grads_by_group;   /* gradients are exchanged per group, in the backward pass of a packet's last micro-batch */
     bool grads_take_turns; /* a packet is one micro-batch: all groups but the embedding's (whose gradients come from
                               both ends) share one buffer, or alternate between two if there are several ranks, so that

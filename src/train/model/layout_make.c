@@ -12,7 +12,7 @@
 #include "config/target.h"
 #include "model/family.h"
 #include "model/layout_check.h"
-#include "model/policy.h"
+#include "model/layout_place.h"
 
 struct builder {
     const struct model *m;
@@ -25,35 +25,6 @@ struct builder {
                                      from this pattern */
     int rc;
 };
-
-static int64_t aligned(int64_t nelem)
-{
-    return (nelem + 31) / 32 * 32; /* 64 bytes in bf16, 128 in fp32 */
-}
-
-/* Whole cache lines; of fp32, as many lines as bf16 of the same shape would take, twice. */
-static size_t aligned_rows(const struct param *p, int64_t nrow)
-{
-    return p->packed ? (size_t)(nrow * param_row_nbytes(p) + 63) / 64 * 64
-                     : (size_t)(aligned(nrow * p->ncol) * kern_dtype_bytes(p->dtype));
-}
-
-size_t param_value_nbytes(const struct layout *l, const struct param *p)
-{
-    return aligned_rows(p, p->chunk * l->nranks);
-}
-
-size_t param_shard_nbytes(const struct param *p)
-{
-    return aligned_rows(p, p->chunk);
-}
-
-/* Norms, weights and adapters of a group have one dtype; some are fp32 all the same. */
-enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
-{
-    const int32_t some = group == 0 ? l->embed.w : group == l->ngroups - 1 ? l->norm : l->layers[group - 1].norm1;
-    return l->params[some].dtype;
-}
 
 static struct param *next_param(struct builder *b)
 {
@@ -79,7 +50,7 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     *(p->trainable && !p->constant ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
     if (p->trainable) {
         p->own_at = l->own_nelem;
-        l->own_nelem += aligned(p->chunk * p->ncol);
+        l->own_nelem += layout_aligned(p->chunk * p->ncol);
     }
     return (int32_t)(p - l->params);
 }
@@ -106,7 +77,7 @@ static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
 {
     x->magnitude = add_adapter_of(b, group, x->nout, 0, x->path, ".lora_magnitude_vector", x->w);
     x->norms_at = b->l->norms_nelem;
-    b->l->norms_nelem += aligned(x->nout);
+    b->l->norms_nelem += layout_aligned(x->nout);
 }
 
 /* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files.
@@ -437,73 +408,14 @@ static void add_ends(struct builder *b)
     add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
 
-/* The largest gradient size of groups with this parity, without the embedding's group. */
-static int64_t largest_grads(const struct layout *l, uint32_t parity)
-{
-    int64_t most = 0, sum = 0;
-    for (size_t i = 0; i < l->nparams; i++) {
-        const struct param *p = &l->params[i];
-        if (i > 0 && l->params[i - 1].group != p->group)
-            sum = 0;
-        sum += p->trainable && p->group > 0 && p->group % 2 == parity ? aligned(p->nrow * p->ncol) : 0;
-        most = sum > most ? sum : most;
-    }
-    return most;
-}
-
-/* Assigns addresses to gradients. If whole modules are trained and a packet is one micro-batch, a group's gradients are
- * needed only until its backward pass, or its exchange, is over; then groups share memory. */
-static void place_grads(struct layout *l, const struct train_config *config)
-{
-    l->grads_by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
-    l->grads_take_turns = l->grads_by_group && config->train.accumulation == 1;
-    int64_t at = 0, shared = 0,
-            second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: starts after the embedding's gradients */
-    for (size_t i = 0; i < l->nparams; i++) {
-        struct param *p = &l->params[i];
-        if (l->grads_take_turns && p->group > 0 && l->params[i - 1].group != p->group)
-            at = shared + (p->group % 2 ? 0 : second);
-        p->grad_at = at;
-        at += p->trainable ? aligned(p->nrow * p->ncol) : 0;
-        shared = p->group == 0 ? at : shared;
-        l->grad_nelem = at > l->grad_nelem ? at : l->grad_nelem;
-    }
-}
-
-/* Assigns dtypes, and addresses of values. */
-static int place_values(struct layout *l, const struct train_config *config, struct fsdpck_error *err)
-{
-    struct group_policy *policy;
-    int rc = policy_make(config, l, &policy, err);
-    for (size_t i = 0; i < l->nparams && !rc; i++) {
-        struct param *p = &l->params[i];
-        p->dtype = p->keeps_fp32 ? KERN_F32 : policy[p->group].dtype;
-        p->reduce = policy[p->group].reduce;
-        l->masters |= p->dtype == KERN_BF16;
-        p->value_at = l->value_nbytes;
-        l->value_nbytes += param_value_nbytes(l, p);
-        p->shard_at = l->shard_nbytes;
-        l->shard_nbytes += param_shard_nbytes(p);
-    }
-    free(policy);
-    return rc;
-}
-
-static int64_t first_trained_layer(const struct layout *l, const struct model *m)
-{
-    uint32_t first = l->ngroups;
-    for (size_t i = 0; i < l->nparams; i++) {
-        if (l->params[i].trainable && l->params[i].group < first)
-            first = l->params[i].group;
-    }
-    int64_t layer = (int64_t)first - 1;
-    return layer < 0 ? 0 : layer < m->nlayer ? layer : m->nlayer;
-}
-
 int layout_make(const struct model *m, const struct train_config *config, const struct packed_weights *packed,
                 uint32_t nranks, struct layout *out, struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2 };
+    const bool by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
+    struct layout l = { .nranks = nranks,
+                        .ngroups = (uint32_t)m->nlayer + 2,
+                        .grads_by_group = by_group,
+                        .grads_take_turns = by_group && config->train.accumulation == 1 };
     struct builder b = { .m = m, .config = config, .packed = packed, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
     b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);
@@ -529,13 +441,9 @@ int layout_make(const struct model *m, const struct train_config *config, const 
     free(b.rank_used);
     free(b.alpha_used);
     if (!b.rc)
-        b.rc = place_values(&l, config, err);
-    if (!b.rc) {
-        l.first_trained_layer = first_trained_layer(&l, m);
-        place_grads(&l, config);
-    } else {
+        b.rc = layout_place(&l, config, err);
+    if (b.rc)
         layout_free(&l);
-    }
     *out = l;
     return b.rc;
 }

@@ -18,16 +18,16 @@ static int grads_ready(const struct compute_hook *hook, uint32_t group, struct f
     return hook && hook->grads_ready ? hook->grads_ready(hook->ctx, group, err) : 0;
 }
 
-int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+int compute_enter_end(const struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    int rc = layout_is_tied(c->l) ? compute_enter(hook, 0, err) : 0;
+    int rc = layout_is_tied(c->whole) ? compute_enter(hook, 0, err) : 0;
     return rc ? rc : compute_enter(hook, c->l->ngroups - 1, err);
 }
 
-void compute_leave_end(struct compute *c, const struct compute_hook *hook)
+void compute_leave_end(const struct compute *c, const struct compute_hook *hook)
 {
     compute_leave(hook, c->l->ngroups - 1);
-    if (layout_is_tied(c->l))
+    if (layout_is_tied(c->whole))
         compute_leave(hook, 0);
 }
 
@@ -96,30 +96,57 @@ static void backward_block(struct compute *c, int64_t number)
     block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
 }
 
-/* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
-static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+/* Up to the first block. */
+static void forward_embedding(struct compute *c)
 {
-    const struct model *m = c->m;
+    c->dtype = layout_dtype(c->l, 0);
+    embed_forward(c, output_of(c, 0, c->blocks[0].x));
+    hand_on(c, 0, c->blocks[0].x);
+}
+
+static void forward_norm(struct compute *c)
+{
+    c->dtype = layout_dtype(c->l, c->l->ngroups - 1);
+    norm_forward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->h, c->rstd_last);
+}
+
+/* Micro-batches of computations that share what is gathered; one alone, as a rule. */
+struct together {
+    struct compute *const *all; /* (n) */
+    size_t n;
+    const struct compute *some; /* the first */
+};
+
+#define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
+
+/* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
+static int forward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    for
+        EACH(t, c)
     compute_send_batch(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
-        c->dtype = layout_dtype(c->l, 0);
-        embed_forward(c, output_of(c, 0, c->blocks[0].x));
-        hand_on(c, 0, c->blocks[0].x);
+        for
+            EACH(t, c)
+        forward_embedding(c);
         compute_leave(hook, 0);
     }
-    for (int64_t i = 0; i < m->nlayer && !rc; i++) {
+    for (int64_t i = 0; i < t->some->m->nlayer && !rc; i++) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc) {
-            replay(c, REPLAY_FORWARD, i, forward_block);
-            compute_leave(hook, (uint32_t)i + 1);
-        }
+        if (rc)
+            break;
+        for
+            EACH(t, c)
+        replay(c, REPLAY_FORWARD, i, forward_block);
+        compute_leave(hook, (uint32_t)i + 1);
     }
     if (!rc)
-        rc = compute_enter_end(c, hook, err);
-    c->dtype = layout_dtype(c->l, c->l->ngroups - 1);
+        rc = compute_enter_end(t->some, hook, err);
+    for
+        EACH(t, c)
     if (!rc)
-        norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
+        forward_norm(c);
     return rc;
 }
 
@@ -161,35 +188,57 @@ static struct kern_head head_of(struct compute *c)
     return h;
 }
 
-/* Starts from c->dh, the gradient of the last norm's output. */
-static int backward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+/* From c->dh, the gradient of the last norm's output. */
+static void backward_norm(struct compute *c)
 {
-    const struct model *m = c->m;
-    const struct layout *l = c->l;
-    bool embed = trains_embedding(l);
-    int64_t first = compute_first_layer(l);
-    int rc = 0;
-    if (first < m->nlayer || grad_of(c, l->norm))
-        norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
-    compute_leave_end(c, hook);
-    rc = grads_ready(hook, l->ngroups - 1, err);
-    for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
+    if (compute_first_layer(c->l) < c->m->nlayer || grad_of(c, c->l->norm))
+        norm_backward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
+}
+
+static void backward_layer(struct compute *c, int64_t number)
+{
+    if (number < compute_first_layer(c->l))
+        return;
+    if (c->blocks[number].recomputed)
+        replay(c, REPLAY_RECOMPUTED, number, recompute_block);
+    replay(c, REPLAY_BACKWARD, number, backward_block);
+}
+
+static void backward_embedding(struct compute *c)
+{
+    if (!trains_embedding(c->l))
+        return;
+    compute_go_over(c, 1, 0, c->dx, c->dh);
+    embed_backward(c, c->dx);
+}
+
+/* Starts from the gradients of the last norm's outputs. */
+static int backward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    const struct layout *whole = t->some->whole;
+    const bool embed = trains_embedding(whole);
+    for
+        EACH(t, c)
+    backward_norm(c);
+    compute_leave_end(t->some, hook);
+    int rc = grads_ready(hook, whole->ngroups - 1, err);
+    for (int64_t i = t->some->m->nlayer - 1; i >= compute_first_layer(whole) && !rc; i--) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc && c->blocks[i].recomputed)
-            replay(c, REPLAY_RECOMPUTED, i, recompute_block);
-        if (!rc) {
-            replay(c, REPLAY_BACKWARD, i, backward_block);
-            compute_leave(hook, (uint32_t)i + 1);
-            rc = grads_ready(hook, (uint32_t)i + 1, err);
-        }
+        if (rc)
+            break;
+        for
+            EACH(t, c)
+        backward_layer(c, i);
+        compute_leave(hook, (uint32_t)i + 1);
+        rc = grads_ready(hook, (uint32_t)i + 1, err);
     }
-    if (!rc && l->embed.r)
+    if (!rc && whole->embed.r)
         rc = compute_enter(hook, 0, err);
-    if (!rc && embed)
-        compute_go_over(c, 1, 0, c->dx, c->dh);
-    if (!rc && embed)
-        embed_backward(c, c->dx);
-    if (!rc && l->embed.r)
+    for
+        EACH(t, c)
+    if (!rc)
+        backward_embedding(c);
+    if (!rc && whole->embed.r)
         compute_leave(hook, 0);
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
@@ -218,24 +267,47 @@ static int take_loss(struct compute *c, double *loss, struct fsdpck_error *err)
     return rc;
 }
 
-int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
+static void compute_head(struct compute *c)
 {
-    balance_begin(c);
-    int rc = forward(c, hook, err);
-    if (rc)
-        return rc;
     struct kern_head head = head_of(c);
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
     balance_end(c);
     send_loss(c);
-    rc = backward(c, hook, err);
-    return rc ? rc : take_loss(c, loss, err);
+}
+
+static int run_together(const struct together *t, const struct compute_hook *hook, double *losses,
+                        struct fsdpck_error *err)
+{
+    for
+        EACH(t, c)
+    balance_begin(c);
+    int rc = forward(t, hook, err);
+    if (rc)
+        return rc;
+    for
+        EACH(t, c)
+    compute_head(c);
+    rc = backward(t, hook, err);
+    for (size_t i = 0; i < t->n && !rc; i++)
+        rc = take_loss(t->all[i], &losses[i], err);
+    return rc;
+}
+
+int compute_micros(struct compute *const *all, size_t n, const struct compute_hook *hook, double *losses,
+                   struct fsdpck_error *err)
+{
+    return run_together(&(struct together){ all, n, all[0] }, hook, losses, err);
+}
+
+int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
+{
+    return compute_micros(&c, 1, hook, loss, err);
 }
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    bool embed = trains_embedding(c->l);
+    bool embed = trains_embedding(c->whole);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
         rc = compute_enter(hook, c->uses[u], err);
@@ -249,7 +321,7 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
 /* dh and dw are not set, so the head computes no gradient. */
 static int forward_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
 {
-    int rc = forward(c, hook, err);
+    int rc = forward(&(struct together){ &c, 1, c }, hook, err);
     if (rc)
         return rc;
     struct kern_head head = head_of(c);
@@ -295,7 +367,7 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
                  ? 0
                  : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
     if (!rc)
-        rc = forward(c, hook, err);
+        rc = forward(&(struct together){ &c, 1, c }, hook, err);
     if (!rc) {
         const struct kern_mat to = { buffer.data, head->nout, KERN_F32 };
         bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);

@@ -242,10 +242,13 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
                                 .beta2 = config->train.beta2,
                                 .eps = config->train.epsilon,
                                 .t = (int64_t)r->updates };
+    const struct layout *l = &r->job->layout;
+    const struct span own = { l->own_first, l->own_nelem, r->masters ? r->masters + l->own_first : NULL,
+                              r->m + l->own_first, r->v + l->own_first };
     int rc = 0;
     if (r->offload)
         rc = update_chunks(r, &adamw, err);
     else
-        update_span(r, &(struct span){ 0, r->job->layout.own_nelem, r->masters, r->m, r->v }, &adamw);
+        update_span(r, &own, &adamw);
     return rc ? rc : rank_publish_rounded(r, false, err);
 }

@@ -130,7 +130,9 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
             size_t n = list->ntensors;
             if (!p->trainable)
                 continue;
-            const float *data = !is_copied(r, p, tree) ? NULL : r->offload ? loose : trees[tree] + p->own_at;
+            const float *data = !is_copied(r, p, tree) ? NULL
+                                : r->offload           ? loose
+                                                       : trees[tree] + (p->own_at - l->own_first);
             loose += r->offload && data ? p->chunk * p->ncol : 0;
             list->tensors[list->ntensors++] = fill_entry(list, r, p, tree, data, &list->entries[n]);
         }
@@ -152,16 +154,18 @@ void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *co
 {
     const struct layout *l = &r->job->layout;
     const struct kern_memory *memory = r->compute->device->memory;
+    const size_t nbytes = (size_t)l->own_nelem * sizeof(float);
     if (r->masters)
-        memory->copy(stream, trees[0], r->masters, (size_t)l->own_nelem * sizeof(float));
+        memory->copy(stream, trees[0], r->masters + l->own_first, nbytes);
     for (size_t i = 0; i < l->nparams; i++) { /* fp32 parameters, which are their own masters */
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (p->trainable && nrow > 0 && p->dtype == KERN_F32)
-            memory->copy(stream, trees[0] + p->own_at, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+            memory->copy(stream, trees[0] + (p->own_at - l->own_first), rank_master(r, p),
+                         (size_t)(nrow * p->ncol) * sizeof(float));
     }
-    memory->copy(stream, trees[1], r->m, (size_t)l->own_nelem * sizeof(float));
-    memory->copy(stream, trees[2], r->v, (size_t)l->own_nelem * sizeof(float));
+    memory->copy(stream, trees[1], r->m + l->own_first, nbytes);
+    memory->copy(stream, trees[2], r->v + l->own_first, nbytes);
 }
 
 /* Puts fp32 parameters beside their moments. */

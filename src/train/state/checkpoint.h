@@ -7,7 +7,9 @@
 
 #include "rank/rank.h"
 
-enum { CHECKPOINT_TREES = 3 }; /* values, first and second moments: (own_nelem) each, laid out by param.own_at */
+enum {
+    CHECKPOINT_TREES = 3
+}; /* values, first and second moments: (own_nelem) each, laid out by param.own_at from own_first on */
 
 struct checkpoint_list;
 

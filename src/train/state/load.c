@@ -346,8 +346,8 @@ static void zero_state(struct rank *r)
         offload_clear(r->offload);
         return;
     }
-    memory->zero(r->compute->stream, r->m, (size_t)l->own_nelem * sizeof(float));
-    memory->zero(r->compute->stream, r->v, (size_t)l->own_nelem * sizeof(float));
+    memory->zero(r->compute->stream, r->m + l->own_first, (size_t)l->own_nelem * sizeof(float));
+    memory->zero(r->compute->stream, r->v + l->own_first, (size_t)l->own_nelem * sizeof(float));
 }
 
 int rank_start_anew(struct rank *r, struct fsdpck_error *err)
