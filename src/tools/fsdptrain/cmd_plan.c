@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <train/train.h>
 
@@ -141,6 +142,70 @@ static int show(const struct plan_args *args, const struct train_plan *plan, con
     return json_out_print(o, complete, EXIT_DONE);
 }
 
+static bool put_bytes(json_t *o, const char *key, uint64_t nbytes)
+{
+    return json_out_put(o, key, json_out_u64(nbytes));
+}
+
+static int print_tenants_json(const struct train_tenants_plan *p)
+{
+    json_t *o = json_object(), *list = json_array();
+    bool complete = o && list;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct train_tenant_plan *t = &p->tenants[i];
+        json_t *row = json_object();
+        complete &= json_out_put(row, "name", json_out_text(t->name));
+        complete &= json_out_put(row, "parameters_trained", json_out_u64(t->alone.ntrained));
+        complete &= json_out_put(row, "steps", json_out_u64(t->alone.nsteps));
+        complete &= put_bytes(row, "own_bytes", t->own_nbytes);
+        complete &= put_bytes(row, "alone_peak_bytes", t->alone.peak_nbytes);
+        complete &= put_bytes(row, "alone_gathered_bytes_per_step", t->alone.gathered_step_nbytes);
+        complete &= json_array_append_new(list, row) == 0;
+    }
+    complete &= json_out_put(o, "tenants", list);
+    complete &= put_bytes(o, "base_bytes", p->base_nbytes);
+    complete &= put_bytes(o, "peak_bytes", p->peak_nbytes);
+    complete &= put_bytes(o, "gathered_bytes_per_cycle", p->gathered_cycle_nbytes);
+    return json_out_print(o, complete, EXIT_DONE);
+}
+
+static void print_tenants(const struct train_tenants_plan *p)
+{
+    char a[TEXT_NBYTES], b[TEXT_NBYTES], c[TEXT_NBYTES];
+    uint64_t apart = 0, gathered = 0;
+    printf("%-20s %12s %8s %12s %12s %14s\n", "tenant", "trained", "steps", "its own", "alone", "gathered a step");
+    for (size_t i = 0; i < p->n; i++) {
+        const struct train_plan *alone = &p->tenants[i].alone;
+        printf("%-20s %12llu %8llu %12s %12s %14s\n", p->tenants[i].name, (unsigned long long)alone->ntrained,
+               (unsigned long long)alone->nsteps, text_bytes(p->tenants[i].own_nbytes, a),
+               text_bytes(alone->peak_nbytes, b), text_bytes(alone->gathered_step_nbytes, c));
+        apart += alone->peak_nbytes;
+        gathered += alone->gathered_step_nbytes;
+    }
+    printf("\n%-34s %s\n", "a rank's base, and its buffers", text_bytes(p->base_nbytes, a));
+    printf("%-34s %s\n", "a rank's peak", text_bytes(p->peak_nbytes, a));
+    printf("%-34s %s\n", "a run for each, at the same time", text_bytes(apart, a));
+    printf("%-34s %s\n", "gathered for a micro-batch of all", text_bytes(p->gathered_cycle_nbytes, a));
+    printf("%-34s %s\n", "a run for each, for a step of all", text_bytes(gathered, a));
+}
+
+static int plan_tenants(const struct plan_args *args, const struct train_config *config,
+                        const struct train_options *opt, struct fsdpck_error *err)
+{
+    struct train_tenants_plan p;
+    if (args->search)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "key 'tenants': --search is for one training");
+    int rc = train_plan_tenants(config, opt, &p, err);
+    if (rc)
+        return rc;
+    if (args->json)
+        rc = print_tenants_json(&p);
+    else
+        print_tenants(&p);
+    free(p.tenants);
+    return rc;
+}
+
 static int run(void *ctx, const char *const *at)
 {
     struct plan_args *args = ctx;
@@ -177,6 +242,11 @@ static int run(void *ctx, const char *const *at)
         rc = model_path_resolve(config.model, model, sizeof model, &err);
     if (!rc)
         config.model = model;
+    if (!rc && config.tenants) {
+        rc = plan_tenants(args, &config, &opt, &err);
+        train_config_free(&config);
+        return err.code ? report_error(&report, &err) : rc;
+    }
     if (!rc && args->search) {
         rc = plan_search(&config, &opt, args->json, &err);
         train_config_free(&config);

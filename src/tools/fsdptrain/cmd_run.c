@@ -198,24 +198,11 @@ static void show_phase(void *ctx, enum train_phase phase, uint64_t done, uint64_
         run_view_phase(args->view, phase, done, total);
 }
 
-static void show_lost(void *ctx, const struct fsdpck_error *err)
-{
-    struct run_args *args = ctx;
-    report_error(&args->view->report, err);
-}
-
 static void put_line(const char *title, const char *path)
 {
     fputs(title, stdout);
     text_print(stdout, path);
     putchar('\n');
-}
-
-static void show_resume(const struct run_args *args, uint64_t ndone)
-{
-    fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: ", (unsigned long long)ndone);
-    put_command(stderr, args, args->config);
-    fputc('\n', stderr);
 }
 
 /* Prints the last line on stdout; messages on stderr follow it. */
@@ -240,11 +227,54 @@ static void show_done(const struct train_result *done)
     fflush(stdout);
 }
 
+static void show_tenant_end(void *ctx, const char *name, const struct train_config *config,
+                            const struct train_result *done)
+{
+    (void)ctx;
+    run_record_tenant_end(config, done);
+    text_print(stdout, name);
+    fputs(done->failure ? ": ended by an error, " : ": ", stdout);
+    show_done(done);
+}
+
+static void show_lost(void *ctx, const struct fsdpck_error *err)
+{
+    struct run_args *args = ctx;
+    report_error(&args->view->report, err);
+}
+
+static void show_resume(const struct run_args *args, const struct train_result *done)
+{
+    fputs("fsdptrain: stopped", stderr);
+    if (!done->ntenants)
+        fprintf(stderr, " after step %llu", (unsigned long long)done->ndone);
+    fputs("; to go on: ", stderr);
+    put_command(stderr, args, args->config);
+    fputc('\n', stderr);
+}
+
+/* Each tenant has had its line. */
+static int finish_tenants(const struct run_args *args, const struct train_result *done)
+{
+    printf("%zu of %zu tenants finished", done->nfinished, done->ntenants);
+    if (done->nfailed)
+        printf(", %zu ended by an error", done->nfailed);
+    putchar('\n');
+    fflush(stdout);
+    if (done->nstopped)
+        show_resume(args, done);
+    if (done->failure)
+        return fsdpck_error_exit_code(done->failure);
+    return done->nstopped ? (int)args->exit_on_stop : EXIT_DONE;
+}
+
 static int finish(const struct run_args *args, const struct train_result *done)
 {
     if (args->launch.rank !=
         0) /* rank 0 reports for all ranks; a launcher ends it if another rank exits with a failure */
         return EXIT_DONE;
+    if (done->ntenants)
+        return finish_tenants(args, done);
     show_done(done);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
@@ -261,7 +291,7 @@ static int finish(const struct run_args *args, const struct train_result *done)
     }
     if (!done->stopped)
         return EXIT_DONE;
-    show_resume(args, done->ndone);
+    show_resume(args, done);
     return (int)args->exit_on_stop;
 }
 
@@ -298,6 +328,7 @@ static int run(struct run_args *args)
                                  .patience_seconds = args->patience,
                                  .on_start = show_start,
                                  .on_step = show_step,
+                                 .on_tenant_end = show_tenant_end,
                                  .note = show_note,
                                  .phase = show_phase,
                                  .ctx = args,
@@ -403,7 +434,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
                  "OUTPUT_DIR/summary.json: Whether the run has finished, its last step and its last checkpoint.\n"
                  "OUTPUT_DIR/samples/: The samples of sample.prompts.\n"
                  "OUTPUT_DIR/cache/: The tokenized data.\n"
-                 "OUTPUT_DIR/control: Words to the run; see above.",
+                 "OUTPUT_DIR/control: Words to the run; see above.\n"
+                 "OUTPUT_DIR/tenants/NAME/: With tenants in the config: all of the above for each.",
         .examples = "fsdptrain run lora.json --ranks 2\n"
                     "fsdptrain run lora.json --ranks 3 --set train.max_steps=20 --set log.every=5",
     };

@@ -125,10 +125,16 @@ static json_t *data_json(const struct train_data_facts *f)
                      "longest_document_tokens", (json_int_t)f->longest_ntok);
 }
 
+static void name_file(struct run_record *r, const struct train_config *config)
+{
+    snprintf(r->path, sizeof r->path, "%s/events.jsonl", config->output_dir);
+}
+
 bool run_record_start(struct run_record *r, const struct train_start *s, const char *launcher, const char *command)
 {
+    struct run_record own = { 0 }, *to = s->tenant ? &own : r; /* other tenants have other files */
     json_t *o = event("start");
-    snprintf(r->path, sizeof r->path, "%s/events.jsonl", s->config->output_dir);
+    name_file(to, s->config);
     json_out_put(o, "step", json_out_u64(s->step));
     json_out_put(o, "steps", json_out_u64(s->plan.nsteps));
     json_out_put(o, "family", json_out_text(s->family));
@@ -140,8 +146,8 @@ bool run_record_start(struct run_record *r, const struct train_start *s, const c
     json_out_put(o, "memory", memory_json(&s->plan));
     json_out_put(o, "groups", plan_table_json(&s->plan));
     json_out_put(o, "config", json_incref(s->config->root));
-    r->started = append(r, o, true);
-    return r->started;
+    to->started = append(to, o, true);
+    return to->started;
 }
 
 /* Samples are notes too, and have a file of their own. */
@@ -176,4 +182,11 @@ void run_record_end(const struct run_record *r, const struct train_result *done,
     if (err->code)
         json_out_put(o, "text", json_out_text(fsdpck_error_format(err, text, sizeof text)));
     append(r, o, false);
+}
+
+void run_record_tenant_end(const struct train_config *config, const struct train_result *done)
+{
+    struct run_record own = { .started = true };
+    name_file(&own, config);
+    run_record_end(&own, done, &(struct fsdpck_error){ .code = done->failure, .message = "see the notes of the run" });
 }

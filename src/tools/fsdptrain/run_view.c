@@ -92,14 +92,35 @@ static void put_steps(const struct train_start *s)
             fsdpck_plural(s->warmup_steps), share);
 }
 
+/* A line for each tenant, under what they share. */
+static void show_tenant(struct run_view *v, const struct train_start *s)
+{
+    const struct train_config *c = s->config;
+    char a[TEXT_NBYTES], b[TEXT_NBYTES], dtype[TRAIN_WORD_NBYTES], done[60] = "";
+    if (v->ntenants++ == 0) {
+        put_row("model", "%.1000s (%s, %s): %s parameters frozen", c->model, s->family,
+                train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.nfrozen, b));
+        put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a),
+                s->copies ? "gathered by copying" : "mapped and not copied");
+    }
+    if (s->step)
+        snprintf(done, sizeof done, ", %" PRIu64 " of them done", s->step);
+    put_row("tenant", "%s: %s parameters trained; %" PRIu64 " step%s%s, learning rate %g; %.1000s, %s tokens",
+            s->tenant, grouped(s->plan.ntrained, a), s->plan.nsteps, fsdpck_plural(s->plan.nsteps), done,
+            c->train.learning_rate, c->data.nfiles > 1 ? "data.train" : c->data.train, grouped(s->data.ntok, b));
+}
+
 void run_view_start(struct run_view *v, const struct train_start *s)
 {
     const struct train_config *c = s->config;
     char a[TEXT_NBYTES], b[TEXT_NBYTES], dtype[TRAIN_WORD_NBYTES];
-    v->nsteps = s->plan.nsteps;
     if (v->report.quiet)
         return;
     report_clear(&v->report);
+    if (s->tenant) {
+        show_tenant(v, s);
+        return;
+    }
     put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family,
             train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.ntrained, a),
             c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
@@ -138,12 +159,14 @@ static void format_eta(struct run_view *v, const struct train_metrics *m, char *
 {
     char clock[TEXT_NBYTES];
     text[0] = '\0';
+    if (m->tenant) /* the others change its pace */
+        return;
     if (!v->first_step) {
         v->first_step = m->step;
         v->first_ns = now_ns();
     } else if (m->step > v->first_step) {
         double each = 1e-9 * (double)(now_ns() - v->first_ns) / (double)(m->step - v->first_step);
-        snprintf(text, nbytes, "ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
+        snprintf(text, nbytes, "ETA %s", text_clock(each * (double)(m->nsteps - m->step), clock));
     }
 }
 
@@ -174,6 +197,11 @@ static void join_fields(struct field *fields, size_t n, unsigned columns, char *
             end = stpcpy(stpcpy(end, end > line ? " " : ""), fields[i].text);
 }
 
+static const char *tenant_of(const struct train_metrics *m)
+{
+    return m->tenant ? m->tenant : "";
+}
+
 static void keep_loss(struct run_view *v, double loss)
 {
     enum { ROOM = sizeof v->losses / sizeof v->losses[0] };
@@ -189,7 +217,8 @@ static void draw_step(struct run_view *v, const struct train_metrics *m, const c
     char line[NFIELDS * FIELD_NBYTES], memory[TEXT_NBYTES], trend[TREND_NBYTES];
     struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 }, { .order = 6 },
                                 { .order = 3 }, { .order = 7 }, { .order = 2 }, { .order = 8 }, { .order = 9 } };
-    snprintf(f[0].text, sizeof f[0].text, "%" PRIu64 "/%" PRIu64, m->step, v->nsteps);
+    snprintf(f[0].text, sizeof f[0].text, "%.20s%s%" PRIu64 "/%" PRIu64, tenant_of(m), m->tenant ? " " : "", m->step,
+             m->nsteps);
     snprintf(f[1].text, sizeof f[1].text, "loss %.3f", m->loss);
     if (*trend_format(v->losses, v->nlosses, trend))
         snprintf(f[2].text, sizeof f[2].text, "(%s)", trend);
@@ -210,9 +239,10 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
     char memory[TEXT_NBYTES];
     report_clear(&v->report);
     fprintf(stderr,
-            "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it  %s%s%s\n",
-            m->step, v->nsteps, m->loss, m->grad_norm, m->lr, m->tokens_per_second, m->step_seconds, rest,
-            *rest ? "  " : "", text_bytes(m->pss_nbytes, memory));
+            "%s%sstep %" PRIu64 " of %" PRIu64
+            "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it  %s%s%s\n",
+            tenant_of(m), m->tenant ? "  " : "", m->step, m->nsteps, m->loss, m->grad_norm, m->lr, m->tokens_per_second,
+            m->step_seconds, rest, *rest ? "  " : "", text_bytes(m->pss_nbytes, memory));
     v->kept_ns = now_ns();
 }
 
@@ -220,9 +250,9 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
  * twentieth part of the run, and one per minute. Elsewhere every line stays. */
 static bool keeps_line(const struct run_view *v, const struct train_metrics *m)
 {
-    uint64_t every = v->nsteps / HISTORY_LINES > 0 ? v->nsteps / HISTORY_LINES : 1;
-    return !v->report.terminal || m->step == v->first_step || m->step >= v->nsteps || m->step % every == 0 ||
-           now_ns() - v->kept_ns >= minute_ns;
+    uint64_t every = m->nsteps / HISTORY_LINES > 0 ? m->nsteps / HISTORY_LINES : 1;
+    return !v->report.terminal || m->step == (m->tenant ? 1 : v->first_step) || m->step >= m->nsteps ||
+           m->step % every == 0 || now_ns() - v->kept_ns >= minute_ns;
 }
 
 void run_view_step(struct run_view *v, const struct train_metrics *m)
@@ -231,16 +261,18 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
     if (v->report.quiet)
         return;
     format_eta(v, m, rest, sizeof rest);
-    keep_loss(v, m->loss);
+    if (!m->tenant) /* the trend is of one loss */
+        keep_loss(v, m->loss);
     if (keeps_line(v, m))
         print_step(v, m, rest);
-    if (v->report.terminal && m->step < v->nsteps)
+    if (v->report.terminal && m->step < m->nsteps)
         draw_step(v, m, rest);
     if (!m->evaluated)
         return;
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " token%s, in %s\n", m->step, m->eval_loss,
-            m->eval_nsupervised, fsdpck_plural(m->eval_nsupervised), text_seconds(m->eval_seconds, seconds));
+    fprintf(stderr, "%s%sstep %" PRIu64 "  eval loss %.4f over %" PRIu64 " token%s, in %s\n", tenant_of(m),
+            m->tenant ? "  " : "", m->step, m->eval_loss, m->eval_nsupervised, fsdpck_plural(m->eval_nsupervised),
+            text_seconds(m->eval_seconds, seconds));
 }
 
 /* ---- before the first step */

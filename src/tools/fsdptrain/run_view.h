@@ -13,7 +13,7 @@
  * prints must know what is on the terminal. */
 struct run_view {
     struct report report;
-    uint64_t nsteps;
+    size_t ntenants;     /* that have started */
     uint64_t first_step; /* first step shown, at first_ns; 0: none */
     int64_t first_ns;
     int64_t kept_ns;                 /* when the last permanent line was printed, of a step or a phase */

@@ -113,7 +113,12 @@ struct comm {
                               the ranks of this host hold; those of all ranks if `views` */
     unsigned char *kept;   /* the same for COMM_KEPT; NULL: not in host memory */
     float *contribution;   /* the gradients of this rank (layout.grad_at) */
-    uint64_t wait_ns;      /* time that the host spent in operations of this lane */
+    /* Those of the ranks that share host memory with this one, rank near_first first: (nnear, near_nelem). A rank may
+     * write to another's slices between exchanges of them, and a barrier before the exchange. nnear 0: none */
+    float *near_contributions;
+    uint32_t near_first, nnear;
+    int64_t near_nelem;
+    uint64_t wait_ns;                /* time that the host spent in operations of this lane */
     uint64_t from_hosts_nbytes;      /* see comm_from_hosts_nbytes(); atomic */
     struct stream_timer *timer;      /* linked devices only: time of operations on their stream; else NULL */
     enum fsdpck_dtype reduce;        /* of the next exchange: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */

@@ -323,6 +323,9 @@ static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lan
                              .values = copy_of(w, COMM_AT_REST, rank),
                              .kept = copy_of(w, COMM_KEPT, rank),
                              .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem,
+                             .near_contributions = w->grads,
+                             .nnear = w->nranks,
+                             .near_nelem = w->sizes.grad_nelem,
                              .reduce = w->sizes.reduce,
                              .views = !w->sizes.copies || w->sizes.whole };
     return &c->base;

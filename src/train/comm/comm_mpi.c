@@ -133,6 +133,10 @@ static void set_lane(struct mpi *c, struct comm_sizes sizes, const struct parts 
     c->base.values = host->memory + at->values;
     c->base.kept = c->base.kept_within ? host->memory + at->kept : NULL;
     c->base.contribution = host->contributions + (c->base.rank - first) * host->contribution_nelem;
+    c->base.near_contributions = host->contributions;
+    c->base.near_first = first;
+    c->base.nnear = hosts_size(&host->hosts, host->hosts.mine);
+    c->base.near_nelem = (int64_t)host->contribution_nelem;
     c->base.reduce = sizes.reduce;
     if (nlocal > 1)
         c->gate = (struct gate *)(host->memory + (size_t)c->base.lane * gate_nbytes(nlocal));

@@ -11,6 +11,7 @@
 #include "config/config_keys.h"
 #include "config/idle.h"
 #include "config/policy_keys.h"
+#include "config/tenants.h"
 #include "text/file.h"
 
 /* "fsdp": "auto" stands for an object, to which --set may add keys. */
@@ -144,7 +145,9 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
                                   : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
     const json_t *fsdp = json_object_get(root, "fsdp");
     json_t *policy = rc ? NULL : json_object_get(fsdp, "policy");
-    if (policy)
+    if (!rc && c.tenants)
+        rc = tenants_expand(name, &c, err);
+    if (!rc && policy)
         rc = config_policy_put(name, policy, &c, err);
     if (!rc) {
         settle_length(&c);
@@ -155,6 +158,8 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
         if (!rc)
             rc = check_together(name, &c, err);
     }
+    if (!rc && c.tenants)
+        rc = tenants_check(&c, err);
     if (rc) {
         train_config_free(&c);
         c = (struct train_config){ 0 };

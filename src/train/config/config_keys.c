@@ -294,6 +294,11 @@ int config_key_put(const char *path, const struct config_key *key, json_t *value
     case KEY_COLUMNS: *(json_t **)at = value; return check_columns(path, key, value, err);
     case KEY_PROMPTS: *(json_t **)at = value; return check_prompts(path, key, value, err);
     case KEY_POLICY: return 0; /* config_policy_put() reads it after all other keys */
+    case KEY_TENANTS:
+        *(json_t **)at = value;
+        return json_is_array(value) || json_is_string(value)
+                   ? 0
+                   : FAIL("key '%s': a list of objects is wanted, or the path of a folder", key->name);
     }
     return 0;
 }
@@ -422,6 +427,7 @@ static void put_default(const struct config_key *key, struct train_config *c)
     case KEY_FILES:
     case KEY_COLUMNS:
     case KEY_PROMPTS:
+    case KEY_TENANTS:
     case KEY_POLICY: break;
     }
 }
@@ -436,7 +442,8 @@ int config_keys_required(const char *path, const struct train_config *c, struct 
 {
     for (size_t i = 0; i < config_nkeys; i++) {
         const struct config_key *key = &config_keys[i];
-        if (key->required && !*(const char *const *)((const char *)c + key->offset))
+        const bool of_tenants = c->tenants && train_config_is_in(key->name, "data");
+        if (key->required && !of_tenants && !*(const char *const *)((const char *)c + key->offset))
             return FAIL("key '%s' is missing; it has no default", key->name);
     }
     return 0;

@@ -21,7 +21,8 @@ enum config_key_type {
     KEY_FILES,    /* a path, or a list of paths and {"path", "weight"}; const char *: the first */
     KEY_COLUMNS,  /* json_t *: an object of strings, whose keys are column names */
     KEY_PROMPTS,  /* json_t *: a list of strings, lists of messages, and objects */
-    KEY_POLICY    /* a list of objects: struct train_policy * and its count */
+    KEY_POLICY,   /* a list of objects: struct train_policy * and its count */
+    KEY_TENANTS   /* json_t *: a list of objects, or the path of a folder of such files */
 };
 
 /* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_NUMBER; yes: KEY_BOOL,

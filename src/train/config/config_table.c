@@ -42,6 +42,14 @@ const struct config_key config_keys[] = {
       .max = 9007199254740992.0,
       .doc = "Seed of new adapter weights, of dropout, of the order of rows, and of the draw of documents by "
              "weight." },
+    { .name = "tenants",
+      .type = KEY_TENANTS,
+      .offset = AT(tenants),
+      .doc = "Several adapters that are trained at once on this model, each as if it were alone: a list of objects, or "
+             "a folder of JSON files with one object each. An object has a name (in a folder: that of its file "
+             "without .json), and seed, data, lora, train, checkpoint and sample of its own; what it does not have is "
+             "taken from the rest of the config. A share, 1 by default, is its part of the time where not all have "
+             "work of the same size. A tenant writes to output_dir/tenants/NAME." },
 
     { .name = "data.train",
       .type = KEY_FILES,

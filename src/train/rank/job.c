@@ -19,16 +19,25 @@ bool job_has_device_memory(const struct job *job)
     return job->opt->device && strcmp(job->opt->device, "cpu") != 0;
 }
 
+static void widen(const struct data *data, int64_t *ntok, size_t *ndocs)
+{
+    int64_t data_ntok;
+    size_t data_ndocs;
+    data_largest(data, &data_ntok, &data_ndocs);
+    *ntok = data_ntok > *ntok ? data_ntok : *ntok;
+    *ndocs = data_ndocs > *ndocs ? data_ndocs : *ndocs;
+}
+
 void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
 {
-    int64_t eval_ntok;
-    size_t eval_ndocs;
-    data_largest(job->data, ntok, ndocs);
-    if (!job->eval)
-        return;
-    data_largest(job->eval, &eval_ntok, &eval_ndocs);
-    *ntok = eval_ntok > *ntok ? eval_ntok : *ntok;
-    *ndocs = eval_ndocs > *ndocs ? eval_ndocs : *ndocs;
+    const struct job *const one[] = { job }, *const *all = job->ntenants ? (const void *)job->tenants : one;
+    *ntok = 0;
+    *ndocs = 0;
+    for (size_t i = 0; i < (job->ntenants ? job->ntenants : 1); i++) {
+        widen(all[i]->data, ntok, ndocs);
+        if (all[i]->eval)
+            widen(all[i]->eval, ntok, ndocs);
+    }
 }
 
 bool job_copies_on_host(const struct job *job)

@@ -29,6 +29,7 @@ struct recovery {
 };
 
 struct job {
+    const char *name; /* of a tenant; else NULL. Borrowed */
     const struct train_config *config;
     const struct train_options *opt;
     struct fsdpck_options fs; /* for libfsdpck; only rank 0 passes on notes */
@@ -43,6 +44,9 @@ struct job {
         sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
     struct fsdpck_folder_lock *lock; /* on output_dir, held by rank 0 and its supervisor; otherwise NULL */
     struct recovery recovery;
+    struct job *const *tenants; /* (ntenants) several adapters on one base: the jobs that train each alone. Then the
+                                   layout is theirs joined (model/layout_join.h), and data is NULL. Borrowed */
+    size_t ntenants;
     uint64_t nsteps;
     char date[12];          /* the date in the data or samples; empty: none */
     uint32_t first, nranks; /* first rank of this process; number of ranks in all processes */

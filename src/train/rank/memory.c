@@ -12,7 +12,7 @@
 
 enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
-static uint64_t aligned(uint64_t nbytes)
+uint64_t memory_aligned(uint64_t nbytes)
 {
     return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
@@ -28,7 +28,7 @@ uint64_t memory_row_sums_nbytes(const struct layout *l)
 
 static uint64_t tree_nbytes(const struct layout *l)
 {
-    return aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
+    return memory_aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
 }
 
 uint64_t memory_sums_nbytes(const struct job *job)
@@ -47,7 +47,7 @@ static uint64_t state_nbytes(const struct job *job)
 {
     const uint64_t ntrees = job_offloads(job) ? 0 : job->layout.masters ? 3 : 2;
     return memory_sums_nbytes(job) + tree_nbytes(&job->layout) * ntrees + offload_nbytes(job) +
-           aligned(memory_row_sums_nbytes(&job->layout));
+           memory_aligned(memory_row_sums_nbytes(&job->layout));
 }
 
 /* Of the state in a file, only fp32 parameters beside rounded ones (DoRA's magnitudes) have no place there. */
@@ -76,16 +76,17 @@ int memory_count(const struct job *job, bool separate_memory, bool linked, const
     struct gather_sizes gather;
     int rc = gather_count(job, separate_memory, linked, &gather, err);
     *out = (struct memory_sizes){
-        .shard_nbytes = separate_memory ? aligned(job_place_on_device(job, linked, NULL)) : 0,
-        .kept_nbytes = linked && job->mesh.nkept ? aligned(gather.kept_nbytes * (job->nranks / job->mesh.nkept)) : 0,
-        .contribution_nbytes = separate_memory ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
-        .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem,
-                                                               job_reduce_widest(job), job_rounds(job)))
+        .shard_nbytes = separate_memory ? memory_aligned(job_place_on_device(job, linked, NULL)) : 0,
+        .kept_nbytes =
+            linked && job->mesh.nkept ? memory_aligned(gather.kept_nbytes * (job->nranks / job->mesh.nkept)) : 0,
+        .contribution_nbytes = separate_memory ? memory_aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
+        .received_nbytes = linked ? memory_aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem,
+                                                                      job_reduce_widest(job), job_rounds(job)))
                                   : 0,
         .state_nbytes = state_nbytes(job),
-        .ring_nbytes = aligned(gather.buffer_nbytes),
-        .activation_nbytes = aligned(c->nbytes),
-        .sample_nbytes = separate_memory ? aligned(memory_samples(job, c).device_nbytes) : 0
+        .ring_nbytes = memory_aligned(gather.buffer_nbytes),
+        .activation_nbytes = memory_aligned(c->nbytes),
+        .sample_nbytes = separate_memory ? memory_aligned(memory_samples(job, c).device_nbytes) : 0
     };
     return rc;
 }
@@ -100,7 +101,7 @@ static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
 {
     char *p = map->buffer.data;
     p += *at;
-    *at += aligned(nbytes);
+    *at += memory_aligned(nbytes);
     return nbytes ? p : NULL;
 }
 
@@ -150,19 +151,33 @@ static uint64_t room_of(const struct job *job, const struct rank_device *where)
     return room > taken ? room - taken : 0;
 }
 
+/* Lets each computation recompute n blocks. */
+static void recompute(struct compute *c, struct compute *const *all, size_t nall, int64_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < nall; i++) {
+        compute_recompute(all[i], n);
+        sum += memory_aligned(all[i]->nbytes);
+    }
+    c->nbytes = nall == 1 ? all[0]->nbytes : sum;
+}
+
 int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c,
-                  struct fsdpck_error *err)
+                  struct compute *const *all, size_t n, struct fsdpck_error *err)
 {
     const uint64_t room = room_of(job, where);
     struct memory_sizes sizes;
-    int64_t n = 0;
-    int rc;
-    if (!c->nchoices)
-        return 0;
-    do {
-        compute_recompute(c, n);
+    int64_t recomputed = 0, most = 0;
+    int rc = 0;
+    for (size_t i = 0; i < n; i++)
+        most = all[i]->nchoices > most ? all[i]->nchoices : most;
+    recompute(c, all, n, 0);
+    while (most && !rc) {
         rc = memory_count(job, where->device->separate_memory, linked, c, &sizes, err);
-    } while (!rc && memory_sum(&sizes) > room && n++ < c->nchoices);
+        if (rc || memory_sum(&sizes) <= room || recomputed == most)
+            break;
+        recompute(c, all, n, ++recomputed);
+    }
     return rc;
 }
 

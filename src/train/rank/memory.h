@@ -41,9 +41,11 @@ uint64_t memory_snapshot_nbytes(const struct job *job);
 uint64_t memory_host_room(const struct job *job);
 uint64_t memory_sum(const struct memory_sizes *sizes);
 /* fsdp.activation_checkpointing "auto": recomputes as few blocks as necessary for the rank to fit; all blocks if
- * nothing fits. Updates c->nbytes. */
+ * nothing fits. all: (n) the computations of the rank; c->nbytes: what they need together, each from a place of
+ * memory_aligned() on. */
 int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c,
-                  struct fsdpck_error *err);
+                  struct compute *const *all, size_t n, struct fsdpck_error *err);
+uint64_t memory_aligned(uint64_t nbytes);
 /* If the memory is too small, the error names the planned, the free and the possible size. The caller frees map->buffer
  * with the device's memory table. */
 int memory_alloc(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes,

@@ -13,11 +13,6 @@
 #include "rank/offload.h"
 #include "rank/offload_device.h"
 
-float *rank_sums(const struct rank *r, const struct param *p)
-{
-    return r->grads ? grad_file_sums(r->grads, p) : r->own + p->own_at;
-}
-
 static int make_slices(struct rank *r, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -45,110 +40,6 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
     return 0;
 }
 
-void *rank_rows(const struct rank *r, const struct param *p)
-{
-    int64_t first;
-    param_rows(p, r->comm->rank, &first);
-    const size_t within = (size_t)(first * param_row_nbytes(p));
-    if (!r->rest_at)
-        return r->comm->values + p->value_at + within;
-    unsigned char *chunks = r->comm->values + r->rest_at[p - r->job->layout.params];
-    if (r->comm->views || job_has_whole(r->job, r->linked, p))
-        return chunks + within;
-    return chunks + (r->linked ? r->comm->rank / p->nshards * param_shard_nbytes(p) : 0);
-}
-
-static bool has_master(const struct rank *r, const struct param *p)
-{
-    return r->job->layout.masters && p->dtype != KERN_F32;
-}
-
-float *rank_master(const struct rank *r, const struct param *p)
-{
-    if (!has_master(r, p))
-        return rank_rows(r, p);
-    return r->masters ? r->masters + p->own_at : NULL;
-}
-
-static bool is_in_file(const struct rank *r, const struct param *p, int tree)
-{
-    return r->offload && (tree > 0 || has_master(r, p));
-}
-
-int rank_next_part(const struct rank *r, const struct param *p, int tree, struct rank_part *part,
-                   struct fsdpck_error *err)
-{
-    int64_t first, nelem, nrow = param_rows(p, r->comm->rank, &first);
-    const int64_t row = part->row + part->nrow;
-    *part = (struct rank_part){ .row = row, .in_file = is_in_file(r, p, tree) };
-    if (row >= nrow)
-        return 0;
-    part->nrow = nrow - row;
-    if (!part->in_file) {
-        part->data = tree == 0 ? rank_master(r, p) : (tree == 1 ? r->m : r->v) + p->own_at;
-        return 0;
-    }
-    const int64_t at = p->own_at + row * p->ncol;
-    int rc = r->offload_device ? offload_device_open(r->offload_device, tree, at, &part->data, &nelem, err)
-                               : offload_open(r->offload, tree, at, &part->data, &nelem, err);
-    part->nrow = nelem / p->ncol < part->nrow ? nelem / p->ncol : part->nrow;
-    return rc;
-}
-
-bool rank_part_moves(const struct rank *r, const struct param *p, int tree, const struct rank_part *part)
-{
-    return is_in_file(r, p, tree) && !offload_is_open(r->offload, tree, p->own_at + (part->row + part->nrow) * p->ncol);
-}
-
-/* Rounds the masters of one parameter. */
-static int round_values(struct rank *r, const struct param *p, struct fsdpck_error *err)
-{
-    char *rows = rank_rows(r, p);
-    struct rank_part part = { 0 };
-    int rc = 0;
-    while (!(rc = rank_next_part(r, p, 0, &part, err)) && part.nrow > 0) {
-        struct kern_mat to = { rows + part.row * p->ncol * kern_dtype_bytes(p->dtype), p->ncol, p->dtype };
-        r->compute->device->ops->cast(r->compute->stream, to, (struct kern_cmat){ part.data, p->ncol, KERN_F32 },
-                                      part.nrow, p->ncol);
-    }
-    return rc;
-}
-
-int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
-{
-    const struct layout *l = &r->job->layout;
-    int rc = 0;
-    for (size_t i = 0; i < l->nparams && !rc; i++)
-        if (l->params[i].trainable && has_master(r, &l->params[i]))
-            rc = round_values(r, &l->params[i], err);
-    if (!rc && r->offload)
-        rc = r->offload_device ? offload_device_close(r->offload_device, err) : offload_close(r->offload, err);
-    return rc ? rc : rank_publish_rounded(r, all, err);
-}
-
-int rank_publish_rounded(struct rank *r, bool all, struct fsdpck_error *err)
-{
-    return r->gather ? gather_publish(r->gather, all, err) : 0;
-}
-
-void rank_note(const struct rank *r, const char *line)
-{
-    if (r->comm->rank == 0 && r->job->opt->note)
-        r->job->opt->note(r->job->opt->ctx, line);
-}
-
-int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err)
-{
-    r->compute->device->memory->copy(r->compute->stream, host, device, nbytes);
-    return compute_sync(r->compute, err);
-}
-
-int rank_upload(const struct rank *r, void *device, const void *host, size_t nbytes, struct fsdpck_error *err)
-{
-    r->compute->device->memory->copy(r->compute->stream, device, host, nbytes);
-    return compute_sync(r->compute, err);
-}
-
 static int open_device(struct rank *r, struct fsdpck_error *err)
 {
     const struct train_options *opt = r->job->opt;
@@ -160,12 +51,95 @@ static int open_device(struct rank *r, struct fsdpck_error *err)
     return device_open(r->job, launched ? opt->launched_local : r->host->rank, r->where, err);
 }
 
+/* ---- Several adapters on one base: what the rank has once for each */
+
+/* The rank's own computation only has the stream, and the addresses of groups. */
+static int tenants_open_computes(struct rank *r, const struct compute_device *where, struct fsdpck_error *err)
+{
+    const struct job *job = r->job;
+    r->tenants = calloc(job->ntenants, sizeof *r->tenants);
+    int rc = r->tenants ? compute_new_bare(&job->model, &job->layout, job->config, where, &r->compute, err)
+                        : fsdpck_error_nomem(err, job->ntenants * sizeof *r->tenants);
+    for (size_t i = 0; i < job->ntenants && !rc; i++) {
+        const struct job *one = job->tenants[i];
+        int64_t ntok;
+        size_t ndocs;
+        job_largest(one, &ntok, &ndocs);
+        rc = compute_new_beside(r->compute, &one->model, &one->layout, one->config, ntok, ndocs, &r->tenants[i].compute,
+                                err);
+    }
+    return rc;
+}
+
+static int tenants_choose(struct rank *r, struct fsdpck_error *err)
+{
+    const size_t n = r->job->ntenants;
+    struct compute **all = calloc(n, sizeof *all);
+    if (!all)
+        return fsdpck_error_nomem(err, n * sizeof *all);
+    for (size_t i = 0; i < n; i++)
+        all[i] = r->tenants[i].compute;
+    int rc = memory_choose(r->job, r->where, false, r->compute, all, n, err);
+    free(all);
+    return rc;
+}
+
+/* Makes a tenant's view from the rank, which is complete. */
+static int view(struct rank *r, size_t i, char *memory, struct fsdpck_error *err)
+{
+    struct rank *t = &r->tenants[i];
+    struct compute *c = t->compute;
+    *t = *r;
+    t->job = r->job->tenants[i];
+    t->compute = c;
+    t->tenants = NULL;
+    t->slices = NULL;
+    t->group_slices = NULL;
+    t->nslices = 0;
+    t->ranges = NULL;
+    t->rows = NULL;
+    int rc = compute_bind(c, memory, r->comm->values, r->comm->contribution, err);
+    return rc ? rc : make_slices(t, err);
+}
+
+static int tenants_bind(struct rank *r, struct fsdpck_error *err)
+{
+    char *memory = r->memory->activations;
+    int rc = 0;
+    compute_set_values(r->compute, r->comm->values);
+    for (size_t i = 0; i < r->job->ntenants && !rc; i++) {
+        rc = view(r, i, memory, err);
+        memory += memory_aligned(r->tenants[i].compute->nbytes);
+    }
+    return rc;
+}
+
+static void tenants_close(struct rank *r)
+{
+    for (size_t i = 0; r->tenants && i < r->job->ntenants; i++) {
+        struct rank *t = &r->tenants[i];
+        compute_free(t->compute);
+        free(t->slices);
+        free(t->group_slices);
+        free(t->ranges);
+        free(t->rows);
+        free((void *)t->base.tensors);
+        free(t->base_names);
+    }
+    free(r->tenants);
+    r->tenants = NULL;
+}
+
+/* ---- The parts of a rank */
+
 static int open_compute(struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     const struct compute_device where = { r->where->device, r->where->index, job->nthreads };
     int64_t ntok;
     size_t ndocs;
+    if (job->ntenants)
+        return tenants_open_computes(r, &where, err);
     job_largest(job, &ntok, &ndocs);
     return compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &r->compute, err);
 }
@@ -208,7 +182,8 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     const bool linked = device_is_linked(r->where, r->host->nranks);
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES], *ring = NULL;
-    int rc = memory_choose(r->job, r->where, linked, r->compute, err);
+    int rc =
+        r->tenants ? tenants_choose(r, err) : memory_choose(r->job, r->where, linked, r->compute, &r->compute, 1, err);
     if (!rc)
         rc = memory_count(r->job, device->separate_memory, linked, r->compute, &sizes, err);
     const uint64_t ring_nbytes = rc ? 0 : sizes.ring_nbytes;
@@ -382,10 +357,12 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = open_comm(r, err);
     if (!rc)
         rc = make_slices(r, err);
-    if (!rc)
+    if (!rc && !r->tenants)
         rc = compute_bind(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->linked, r->comm, r->compute, r->memory->ring, &r->gather, err);
+    if (!rc && r->tenants)
+        rc = tenants_bind(r, err);
     if (!rc && host->nranks > 1 && job->layout.grads_by_group &&
         (!r->where->device->separate_memory || device_is_linked(r->where, host->nranks)))
         rc = open_reducer(r, err);
@@ -433,6 +410,7 @@ void rank_close(struct rank *r)
 {
     if (!r)
         return;
+    tenants_close(r);
     reducer_free(r->reducer);
     gather_free(r->gather);
     offload_device_free(r->offload_device);

@@ -54,8 +54,10 @@ struct rank {
     struct {
         uint64_t done, total;
     } passes;                      /* progress of the first step, in groups; total 0: the step is over */
+    struct rank *tenants;          /* (job->ntenants) of a run with several adapters: this rank as each of them sees it,
+                                      with its job, computation, slices and progress; all else is shared */
     struct fsdpck_base base;       /* the frozen base weights as read; no tensors without adapters */
-    struct base_names *base_names; /* (base.ntensors) the names that base points into */
+    struct base_names *base_names; /* (base.ntensors) the names that base points into; NULL: another rank's */
     enum fsdpck_dtype model_dtype; /* the dtype of most elements of the base in its files */
     uint64_t load_nbytes,
         load_ns; /* rank_load: bytes of the rows of this rank in files, and the time until they were in place */

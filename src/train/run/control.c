@@ -71,8 +71,15 @@ static void handle_request(const struct control *c, const char *word, struct req
         requests->sample = true;
     } else if (strcmp(word, "sample") == 0) {
         note(c, "control: sample: the config has no sample.prompts");
+    } else if (strcmp(word, "pause") == 0 && c->job->name) {
+        note(c, "control: pause: after this step, which is saved");
+        requests->pause = true;
+    } else if (strcmp(word, "resume") == 0 && c->job->name) {
+        note(c, "control: resume");
+        requests->resume = true;
     } else {
-        snprintf(line, sizeof line, "control: '%s' is none of save, sample, stop", word);
+        snprintf(line, sizeof line, "control: '%s' is none of save, sample, stop%s", word,
+                 c->job->name ? ", pause, resume" : "");
         note(c, line);
     }
 }

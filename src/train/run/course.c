@@ -16,7 +16,6 @@
 #include "rank/offload.h"
 #include "rank/schedule.h"
 #include "run/evaluate.h"
-#include "run/loop.h"
 #include "run/plan.h"
 #include "run/profile.h"
 #include "run/samples.h"
@@ -140,7 +139,9 @@ int course_update(struct course *c, int rc, const struct step_plan *plan, struct
         course_seconds(c) - 1e-9 * (double)(rank_times(r).exposed_ns - c->step.before.exposed_ns);
     if (!rc)
         rc = update(c, m, requests, err);
+    m->tenant = r->job->name;
     m->step = r->step;
+    m->nsteps = r->job->nsteps;
     m->ntok = (uint64_t)plan->ntok;
     m->nsupervised = (uint64_t)plan->nsupervised;
     m->step_seconds = course_seconds(c);
@@ -188,7 +189,7 @@ int course_export(const struct course *c, struct fsdpck_error *err)
     const struct train_config *config = r->job->config;
     char path[FILES_PATH], out[FILES_PATH + 16];
     if (r->comm->rank != 0 || results->comes_back || results->saved != r->step ||
-        loop_diverged(results, r->job->nsteps))
+        results_diverged(results, r->job->nsteps))
         return 0;
     int rc = files_check_folder(r->job, err);
     if (!rc)
@@ -233,9 +234,7 @@ static void note_slow(struct course *c)
         rank_note(c->rank, line);
 }
 
-/* Whether an error of any rank ends this training alone: then all ranks learn of it. Otherwise the rank that has one
- * ends, and with it the run. */
-static int agreed(struct course *c, int rc, struct fsdpck_error *err)
+int course_agree(struct course *c, int rc, struct fsdpck_error *err)
 {
     struct fsdpck_error mine = { 0 }, lost = { 0 };
     if (!c->apart || rc == FSDPCK_ERR_PEER)
@@ -258,9 +257,19 @@ static int look(struct course *c, struct train_metrics *m, const struct requests
     struct rank *r = c->rank;
     int rc = evaluation_is_due(r) ? evaluate(c, m, err) : 0;
     if (!rc && !c->stopping && (requests->sample || sampling_is_due(r)))
-        rc = agreed(c, rank_sample(r, err), err);
+        rc = course_agree(c, rank_sample(r, err), err);
     c->gathered = gather_times(r->gather).nbytes;
     return rc;
+}
+
+/* The savers of several trainings talk on one lane, one at a time, in the same order on every rank. */
+static void take_lane(struct course *c)
+{
+    struct course *last = c->writing ? *c->writing : NULL;
+    if (last && last != c)
+        save_collect(last->rank, last->saver, true, false, last->results);
+    if (c->writing)
+        *c->writing = c;
 }
 
 /* Lets the saver copy what is due. */
@@ -272,6 +281,24 @@ static int copy(struct course *c, bool saves, bool snapshot, bool last, struct t
     return !rc && snapshot ? save_snapshot(r, &m->save_stall_seconds, err) : rc;
 }
 
+static void write_copy(struct course *c)
+{
+    take_lane(c);
+    saver_write(c->saver);
+}
+
+int course_save(struct course *c, struct fsdpck_error *err)
+{
+    double ignored;
+    save_collect(c->rank, c->saver, true, true, c->results);
+    if (c->results->saved == c->rank->step || !c->rank->step)
+        return 0;
+    int rc = save_copy(c->rank, c->saver, true, c->results, &ignored, err);
+    if (!rc)
+        write_copy(c);
+    return rc;
+}
+
 int course_end_step(struct course *c, struct train_metrics *m, const struct requests *requests,
                     struct fsdpck_error *err)
 {
@@ -279,7 +306,8 @@ int course_end_step(struct course *c, struct train_metrics *m, const struct requ
     struct loop_results *results = c->results;
     c->stopping |= requests->stop;
     /* first, because later writes would recreate the folder */
-    int rc = agreed(c, r->comm->rank == 0 ? files_check_folder(r->job, err) : 0, err);
+    int rc = course_agree(c, r->comm->rank == 0 ? files_check_folder(r->job, err) : 0, err);
+    c->gone = rc && c->failed;
     if (!rc && (r->step == c->first || r->step % PSS_EVERY == 0))
         rc = measure_memory(r, &c->pss_nbytes, err);
     if (!rc && r->step > c->first) /* the first step also measures and allocates */
@@ -299,11 +327,11 @@ int course_end_step(struct course *c, struct train_metrics *m, const struct requ
     if (!rc && c->profile)
         profile_step(c->profile, m);
     if (!rc)
-        rc = agreed(c, log_step(c, m, err), err);
+        rc = course_agree(c, log_step(c, m, err), err);
     if (rc)
         return rc;
     if (saves)
-        saver_write(c->saver);
+        write_copy(c);
     results->ndone = r->step;
     results->skipped += r->last_update != r->step;
     results->trailing = r->step - r->last_update;
@@ -335,7 +363,8 @@ void course_count(const struct rank *r, struct loop_results *results)
 int course_report_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
-    struct train_start start = { .config = job->config,
+    struct train_start start = { .tenant = job->name,
+                                 .config = job->config,
                                  .family = job->model.family->name,
                                  .nranks = job->nranks,
                                  .nthreads = job->nthreads,

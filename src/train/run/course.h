@@ -45,8 +45,10 @@ struct course {
     uint64_t first;                /* the first step of this process */
     uint64_t pss_nbytes, gathered; /* as measured last; gathered before this step */
     bool stopping;                 /* this step was the last */
-    bool apart;                    /* others go on if this one fails: */
-    bool failed; /* the error that was returned is known to all ranks, and is of this training alone */
+    struct course **writing; /* beside others: the one of them that saved last; NULL: alone. Savers share a lane */
+    bool apart;              /* others go on if this one fails: */
+    bool gone;               /* the folder of its output is, and nothing more is written to it */
+    bool failed;             /* the error that was returned is known to all ranks, and is of this training alone */
 };
 
 /* After the state is loaded. *nagain: finished steps that must be done again. After a failure, close the files and
@@ -69,6 +71,11 @@ int course_update(struct course *c, int rc, const struct step_plan *plan, struct
 int course_end_step(struct course *c, struct train_metrics *m, const struct requests *requests,
                     struct fsdpck_error *err);
 
+/* Saves between steps, if the last step is not saved yet. */
+int course_save(struct course *c, struct fsdpck_error *err);
+/* Whether an error of any rank ends this training alone: then all ranks learn of it, and c->failed is set. Otherwise
+ * the rank that has one ends, and with it the run. */
+int course_agree(struct course *c, int rc, struct fsdpck_error *err);
 /* After the last step, also after a failure: waits for the save in flight. */
 void course_end(struct course *c);
 /* Exports from the last checkpoint: the adapter, or at the end of the run the whole model. */

@@ -165,7 +165,7 @@ int elastic_run(struct job *job, const char *resume, struct train_result *result
     job->recovery.all_ranks = job->nranks;
     while (!rc && again) {
         struct supervise_end end;
-        rc = supervise(job, e.resume, result, &end, err);
+        rc = supervise(job, e.resume, NULL, result, &end, err);
         again = end.nlost || (!rc && end.comes_back);
         if (rc && end.nlost)
             rc = recover(&e, &end, err);

@@ -13,8 +13,6 @@
 #include "state/load.h"
 #include "state/snapshots.h"
 
-enum { DIVERGED = 10 };
-
 /* One step: gradients of the whole batch, norm, update. */
 static int run_step(struct course *c, struct train_metrics *m, struct requests *requests, struct fsdpck_error *err)
 {
@@ -29,12 +27,6 @@ static int run_step(struct course *c, struct train_metrics *m, struct requests *
     rc = course_update(c, rc, &plan, m, requests, err);
     step_plan_free(&plan);
     return rc;
-}
-
-bool loop_diverged(const struct loop_results *results, uint64_t nsteps)
-{
-    return results->ndone >= nsteps && results->ndone &&
-           (results->trailing >= DIVERGED || 2 * results->trailing >= nsteps);
 }
 
 /* Says what the loss of ranks, or of the run before this one, has cost. */

@@ -8,7 +8,5 @@
 
 /* resume is the checkpoint to resume from, or NULL. */
 int loop_run(struct rank *r, const char *resume, struct loop_results *results, struct fsdpck_error *err);
-/* True if the run has reached its end, and skipped its last steps: ten, or half of all. Its result is not usable. */
-bool loop_diverged(const struct loop_results *results, uint64_t nsteps);
 
 #endif

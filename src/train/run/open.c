@@ -234,6 +234,9 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     const struct fsdpck_options data_opt = for_data(&job);
     struct train_config dated = *config;
     *out = (struct job){ 0 };
+    if (config->tenants)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                "key 'tenants': the config of one training is wanted, as of one tenant");
     if (device_check(opt, err))
         return err->code;
     if (opt->elastic_nranks && opt->launched_nranks)

@@ -88,7 +88,7 @@ int rank_norm(struct rank *r, double *norm, struct requests *requests, struct st
         facts->busy_seconds[q] = rc ? 0 : unpack_busy(all.busy, q);
     facts->from_hosts_nbytes = all.from_hosts_nbytes;
     *norm = rc ? 0 : sqrt(kern_exact_value(&all.sum));
-    *requests = (struct requests){ all.stop > 0, all.save > 0, all.sample > 0 };
+    *requests = (struct requests){ .stop = all.stop > 0, .save = all.save > 0, .sample = all.sample > 0 };
     return rc;
 }
 

@@ -8,6 +8,7 @@
 /* Requests of the user, handled between steps. */
 struct requests {
     bool stop, save, sample;
+    bool pause, resume; /* of a tenant, for cycle.c */
 };
 /* What ranks tell each other in every step, for the metrics. In: this rank's, at its place; out: all ranks'. */
 struct step_facts {

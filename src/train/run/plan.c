@@ -123,7 +123,7 @@ static int count_memory(const struct job *job, struct compute *c, const struct r
     struct memory_sizes sizes, least = { 0 };
     int rc = 0;
     if (!where->device->separate_memory) {
-        rc = memory_choose(job, where, false, c, err);
+        rc = memory_choose(job, where, false, c, &c, 1, err);
         return rc ? rc : job_plan(job, c, where, NULL, out, err);
     }
     if (chooses) {

@@ -3,6 +3,7 @@
 #ifndef TRAIN_RESULTS_H
 #define TRAIN_RESULTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct loop_results {
@@ -12,5 +13,11 @@ struct loop_results {
     uint64_t requested_save;    /* step of a requested save that has not been answered; 0: none */
     uint64_t comes_back;        /* the step is saved, and lost ranks come back */
 };
+
+/* True if all steps are done, but the last ten or half of them were skipped. The result is not usable. */
+static inline bool results_diverged(const struct loop_results *r, uint64_t nsteps)
+{
+    return r->ndone >= nsteps && r->ndone && (r->trailing >= 10 || 2 * r->trailing >= nsteps);
+}
 
 #endif

@@ -9,6 +9,7 @@
 #include "run/refusal.h"
 #include "run/resume.h"
 #include "run/supervise.h"
+#include "run/tenants.h"
 
 /* One process per run locks output_dir. Another run that would write to it is told which process holds the lock. */
 static int lock(struct job *job, struct fsdpck_error *err)
@@ -19,7 +20,8 @@ static int lock(struct job *job, struct fsdpck_error *err)
 static int start_ranks(struct job *job, const char *resume, struct train_result *done, struct fsdpck_error *err)
 {
     struct supervise_end ignored;
-    return job->opt->elastic_nranks ? elastic_run(job, resume, done, err) : supervise(job, resume, done, &ignored, err);
+    return job->opt->elastic_nranks ? elastic_run(job, resume, done, err)
+                                    : supervise(job, resume, NULL, done, &ignored, err);
 }
 
 static int train(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
@@ -55,23 +57,32 @@ static int run(struct job *job, struct train_result *done, bool *joined, struct 
     return rc;
 }
 
+/* A config without tenants. */
+static int run_one(const struct train_config *config, const struct train_options *opt, struct train_result *done,
+                   bool *joined, struct fsdpck_error *err)
+{
+    struct train_config given = *config, settled;
+    struct job job;
+    automatic_recall(&given, opt);
+    int rc = job_open(&given, opt, &job, err);
+    if (rc)
+        return rc;
+    if (!opt->launched_nranks)
+        rc = automatic_choose(&job, &settled, err);
+    if (!rc)
+        rc = run(&job, done, joined, err);
+    job_close(&job);
+    return rc;
+}
+
 int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result,
               struct fsdpck_error *err)
 {
     struct train_result done = { 0 };
     struct fsdpck_error own = { 0 };
-    struct train_config given = *config, settled;
-    struct job job;
     bool joined = false;
-    automatic_recall(&given, opt);
-    int rc = job_open(&given, opt, &job, &own);
-    if (!rc) {
-        if (!opt->launched_nranks)
-            rc = automatic_choose(&job, &settled, &own);
-        if (!rc)
-            rc = run(&job, &done, &joined, &own);
-        job_close(&job);
-    }
+    int rc =
+        config->tenants ? tenants_run(config, opt, &done, &joined, &own) : run_one(config, opt, &done, &joined, &own);
     if (rc && !joined)
         done.reported_elsewhere = !refusal_report(opt, &own);
     if (result)

@@ -28,13 +28,12 @@ void rank_fill(struct rank *r, const struct data *data, const struct step_plan *
     step_fill(&r->compute->batch, data, plan, micro, r->step);
 }
 
-/* The micro-batches of one rank in a wave. If another rank has more (nturns), this rank takes part in their gathers
- * without computing. */
-struct packet {
-    size_t first, end, nturns;
-};
+size_t step_npackets(const struct step_plan *plan, size_t per)
+{
+    return (plan->nmicros + per - 1) / per;
+}
 
-static struct packet packet_of(const struct step_plan *plan, size_t per, size_t wave, uint32_t rank)
+struct packet step_packet(const struct step_plan *plan, size_t per, size_t wave, uint32_t rank)
 {
     size_t first = (wave + rank) * per, most = plan->nmicros - wave * per;
     return (struct packet){ .first = first < plan->nmicros ? first : plan->nmicros,
@@ -72,11 +71,16 @@ static void after_group(void *ctx, uint32_t group)
     p->gather.after_group(p->gather.ctx, group);
 }
 
-static void clean(const struct rank *r, const struct comm_slice *slices, size_t nslices)
+static void clean(const struct rank *r, float *contribution, const struct comm_slice *slices, size_t nslices)
 {
     for (size_t i = 0; i < nslices; i++)
-        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution + slices[i].at,
+        r->compute->device->memory->zero(r->compute->stream, contribution + slices[i].at,
                                          (size_t)slices[i].nelem * sizeof(float));
+}
+
+void step_clean(const struct rank *r, float *contribution)
+{
+    clean(r, contribution, r->slices, r->nslices);
 }
 
 static int begin_sums(void *ctx, uint32_t group, bool first, struct fsdpck_error *err)
@@ -125,7 +129,7 @@ static int reduce_group(void *ctx, uint32_t group, struct fsdpck_error *err)
     }
     int rc = exchange(r, &job, err);
     if (!rc && job.clean)
-        clean(r, job.slices, n);
+        clean(r, r->comm->contribution, job.slices, n);
     return rc;
 }
 
@@ -161,8 +165,13 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
 
 int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err)
 {
+    return rank_fold_part(r, r->comm->rank, mine, nparts, sum, err);
+}
+
+int rank_fold_part(struct rank *r, uint32_t number, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err)
+{
     uint64_t bits[COMM_MAX_SUM] = { 0 };
-    memcpy(&bits[r->comm->rank], &mine, sizeof mine);
+    memcpy(&bits[number], &mine, sizeof mine);
     int rc = r->comm->ops->sum_u64(r->comm, bits, r->comm->nranks, err);
     for (uint32_t q = 0; q < nparts && !rc; q++) {
         double part;
@@ -174,7 +183,7 @@ int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct 
 
 int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, struct fsdpck_error *err)
 {
-    size_t per = r->job->config->train.accumulation, npackets = (plan->nmicros + per - 1) / per;
+    size_t per = r->job->config->train.accumulation, npackets = step_npackets(plan, per);
     uint32_t n = r->comm->nranks;
     int rc = 0;
     *loss = 0;
@@ -184,7 +193,7 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
         size_t in_wave = npackets - wave < n ? npackets - wave : n;
         double mine = 0;
         comm_at(r->comm, r->step + 1, "forward and backward");
-        rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), (uint32_t)in_wave, wave == 0, &mine, err);
+        rc = run_packet(r, plan, step_packet(plan, per, wave, r->comm->rank), (uint32_t)in_wave, wave == 0, &mine, err);
         if (!rc && !r->job->layout.grads_by_group)
             rc = exchange(r,
                           &(struct reducer_job){ .slices = r->slices,

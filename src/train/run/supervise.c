@@ -19,6 +19,7 @@
 #include "comm/comm_mpi.h"
 #include "rank/files.h"
 #include "run/agree.h"
+#include "run/cycle.h"
 #include "run/automatic.h"
 #include "run/kept.h"
 #include "run/launcher_end.h"
@@ -34,6 +35,7 @@ struct supervisor {
     struct job_status *job_status;
     struct comm_world *world;
     const char *resume;
+    const struct cycle_tenant *tenants;
     pid_t supervisor;
     uint32_t n;         /* number of ranks of this supervisor */
     uint64_t failed_ns; /* time when the first failure was noticed; 0: none */
@@ -60,6 +62,11 @@ static void hint_resume(const struct job *job, struct fsdpck_error *err)
     struct fsdpck_error none = { 0 };
     uint64_t *steps;
     size_t count = 0;
+    if (job->ntenants) {
+        fsdpck_error_hint(err, "run the same command again, with any number of ranks: each tenant goes on from its "
+                               "last checkpoint");
+        return;
+    }
     if (files_list_checkpoints(job->config, &steps, &count, &none) == 0 && count)
         fsdpck_error_hint(err,
                           "the checkpoint of step %llu is committed: run the same command again%s, with any number of "
@@ -142,6 +149,14 @@ static bool has_timed_out(const struct job_status *job_status)
     return job_status_error(job_status, &err) && err.sys_errno == ETIMEDOUT;
 }
 
+/* Only rank 0 passes on what libfsdpck says. */
+static void silence(struct job *job)
+{
+    job->fs.note = NULL;
+    for (size_t i = 0; i < job->ntenants; i++)
+        job->tenants[i]->fs.note = NULL;
+}
+
 /* Runs a rank in its own process, then exits. */
 _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
 {
@@ -156,7 +171,7 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (getppid() != f->supervisor)
         _exit(4);
     if (number != 0)
-        f->job->fs.note = NULL;
+        silence(f->job);
     if (!rc)
         rc =
             f->world ? comm_world_join(f->world, number, &comm, &err) : join_launched(f, number, &settled, &comm, &err);
@@ -164,7 +179,9 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
         rc = kept_open(f->job, comm, f->resume, &err);
     if (!rc)
         rc = rank_open(f->job, comm, &r, &err);
-    if (!rc)
+    if (!rc && f->job->ntenants)
+        rc = cycle_run(r, f->tenants, &err);
+    else if (!rc)
         rc = loop_run(r, f->resume,
                       number == f->job->first ? (struct loop_results *)job_status_results(f->job_status) : &scratch,
                       &err);
@@ -343,31 +360,32 @@ static const struct loop_results *results_of(const struct supervisor *f)
     return (struct loop_results *)job_status_results(f->job_status);
 }
 
-static void read_result(const struct supervisor *f, struct train_result *result)
+void supervise_read(const struct job *job, const struct loop_results *results, struct train_result *result)
 {
-    const struct loop_results *results = results_of(f);
     struct fsdpck_error none = { 0 };
-    result->nsteps = f->job->nsteps;
+    result->nsteps = job->nsteps;
     result->ndone = results->ndone;
     result->stopped = results->stopped;
     result->save_failed = results->save_failed;
     result->nskipped = results->skipped;
     result->ntrailing = results->trailing;
-    result->diverged = loop_diverged(results, f->job->nsteps);
-    const bool finished = !result->diverged && results->ndone >= f->job->nsteps && results->saved == results->ndone;
-    if (finished && f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter)
-        snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
-    if (finished && !export_model_path(f->job->config, result->model))
+    result->diverged = results_diverged(results, job->nsteps);
+    const bool finished = !result->diverged && results->ndone >= job->nsteps && results->saved == results->ndone;
+    if (finished && job->config->lora.enabled && job->config->checkpoint.export_adapter)
+        snprintf(result->adapter, sizeof result->adapter, "%s/adapter", job->config->output_dir);
+    if (finished && !export_model_path(job->config, result->model))
         result->model[0] = '\0';
     if (results->saved)
-        files_checkpoint_path(f->job->config, results->saved, result->checkpoint, &none);
+        files_checkpoint_path(job->config, results->saved, result->checkpoint, &none);
 }
 
-int supervise(struct job *job, const char *resume, struct train_result *result, struct supervise_end *end,
-              struct fsdpck_error *err)
+int supervise(struct job *job, const char *resume, const struct cycle_tenant *tenants, struct train_result *result,
+              struct supervise_end *end, struct fsdpck_error *err)
 {
     double patience = job->opt->patience_seconds > 0 ? job->opt->patience_seconds : 600;
-    struct supervisor f = { .job = job, .resume = resume, .n = job->opt->launched_nranks ? 1 : job->nranks };
+    struct supervisor f = {
+        .job = job, .resume = resume, .tenants = tenants, .n = job->opt->launched_nranks ? 1 : job->nranks
+    };
     struct child *children = calloc(f.n, sizeof *children);
     int rc = children ? 0 : fsdpck_error_nomem(err, f.n * sizeof *children);
     if (!rc)
@@ -387,7 +405,8 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
         result->lost = rc && (job_status_has_lost(f.job_status) || err->sys_errno == ETIMEDOUT);
         if (result->lost)
             hint_resume(job, err);
-        read_result(&f, result);
+        if (!tenants)
+            supervise_read(job, results_of(&f), result);
         *end = (struct supervise_end){ .nlost = rc ? count_lost(&f, children) : 0,
                                        .comes_back = results_of(&f)->comes_back,
                                        .stopping = job_status_stopping(f.job_status),

@@ -4,6 +4,7 @@
 #define TRAIN_SUPERVISE_H
 
 #include "rank/job.h"
+#include "run/cycle.h"
 
 /* How the ranks ended. */
 struct supervise_end {
@@ -16,9 +17,12 @@ struct supervise_end {
 };
 
 /* Starts the ranks of this process (all ranks of the run, or the launcher's one) and watches them until they have
- * ended. result: taken from the notes of the first rank. The error is the first that a rank recorded, or names the rank
- * that was lost. resume: the checkpoint to resume from, or NULL. */
-int supervise(struct job *job, const char *resume, struct train_result *result, struct supervise_end *end,
-              struct fsdpck_error *err);
+ * ended. tenants: (job->ntenants), or NULL. result: taken from the notes of the first rank. The error is the first that
+ * a rank recorded, or names the rank that was lost. resume: the checkpoint to resume from, or NULL. */
+int supervise(struct job *job, const char *resume, const struct cycle_tenant *tenants, struct train_result *result,
+              struct supervise_end *end, struct fsdpck_error *err);
+
+/* The result of one training, from the notes of its first rank. */
+void supervise_read(const struct job *job, const struct loop_results *results, struct train_result *result);
 
 #endif

@@ -313,21 +313,72 @@ static int load_adapter(struct rank *r, bool only_frozen, struct fsdpck_error *e
     return rc ? rc : check_base(r, err);
 }
 
+/* The adapter's parameters: from files, or drawn. */
+static int begin_adapter(struct rank *r, bool only_frozen, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    if (r->job->config->lora.init_adapter)
+        return load_adapter(r, only_frozen, err);
+    int rc = 0;
+    for (size_t i = 0; i < l->nparams && !rc && !only_frozen; i++) {
+        if (!l->params[i].source[0])
+            rc = draw_adapter(r, &l->params[i], err);
+    }
+    return rc;
+}
+
 int rank_load(struct rank *r, bool only_frozen, struct fsdpck_error *err)
 {
-    const struct train_config *config = r->job->config;
-    const struct layout *l = &r->job->layout;
     comm_at(r->comm, 0, "loading");
     const uint64_t started = comm_now_ns();
     int rc = load_base(r, only_frozen, err);
-    if (!rc && config->lora.init_adapter)
-        rc = load_adapter(r, only_frozen, err);
+    if (!rc)
+        rc = begin_adapter(r, only_frozen, err);
     r->load_ns = comm_now_ns() - started;
     if (!rc && only_frozen)
         return rank_publish_rounded(r, true, err);
-    for (size_t i = 0; i < l->nparams && !rc && !config->lora.init_adapter; i++) {
-        if (!l->params[i].source[0])
-            rc = draw_adapter(r, &l->params[i], err);
+    return rc ? rc : rank_publish(r, true, err);
+}
+
+/* The part of the base that is frozen under a tenant's adapter, in the order of its parameters, which is nearly that of
+ * the whole. */
+static int share_base(const struct rank *r, struct rank *t, struct fsdpck_error *err)
+{
+    const struct layout *l = &t->job->layout;
+    const char *tree = "model.";
+    struct fsdpck_base_tensor *tensors = calloc(l->nparams + 1, sizeof *tensors);
+    t->base = r->base;
+    t->base.tensors = tensors;
+    t->base.ntensors = 0;
+    t->model_dtype = r->model_dtype;
+    if (!tensors)
+        return fsdpck_error_nomem(err, l->nparams * sizeof *tensors);
+    for (size_t i = 0, at = 0; i < l->nparams; i++) {
+        if (param_is_adapter(&l->params[i]))
+            continue;
+        for (size_t k = 0; k < r->base.ntensors; k++, at++) {
+            const struct fsdpck_base_tensor *b = &r->base.tensors[at % r->base.ntensors];
+            const bool in_tree = strncmp(b->name, tree, strlen(tree)) == 0;
+            if (strcmp(b->name, l->params[i].source) == 0 ||
+                (in_tree && strcmp(b->name + strlen(tree), l->params[i].source) == 0)) {
+                tensors[t->base.ntensors++] = *b;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+int rank_load_tenants(struct rank *r, const bool *only_frozen, struct fsdpck_error *err)
+{
+    comm_at(r->comm, 0, "loading");
+    const uint64_t started = comm_now_ns();
+    int rc = load_base(r, false, err);
+    r->load_ns = comm_now_ns() - started;
+    for (size_t i = 0; i < r->job->ntenants && !rc; i++) {
+        rc = share_base(r, &r->tenants[i], err);
+        if (!rc)
+            rc = begin_adapter(&r->tenants[i], only_frozen[i], err);
     }
     return rc ? rc : rank_publish(r, true, err);
 }

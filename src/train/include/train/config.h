@@ -198,10 +198,11 @@ struct train_config {
         const char *jsonl;
         unsigned report_to; /* bits of enum train_report */
     } log;
-    unsigned automatic;  /* enum train_automatic: the keys that are "auto". Until they are chosen, they have their
-                            defaults */
-    bool frozen;         /* nothing is trained: the model only generates */
-    struct json_t *root; /* owns every string above */
+    struct json_t *tenants; /* a list of objects, or NULL; borrowed from root */
+    unsigned automatic;     /* enum train_automatic: the keys that are "auto". Until they are chosen, they have their
+                               defaults */
+    bool frozen;            /* nothing is trained: the model only generates */
+    struct json_t *root;    /* owns every string above */
 };
 
 /* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string) and checks every key and
@@ -212,6 +213,19 @@ FSDPCK_API int train_config_read(const char *path, const char *const *sets, size
 /* Same for a parsed tree; errors call it `name`. The config owns the tree afterwards, also on failure. */
 FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out,
                                  struct fsdpck_error *err);
+/* One of several adapters that a run trains: the config that trains it alone, with output_dir output_dir/tenants/NAME.
+ */
+struct train_tenant {
+    const char *name; /* borrowed */
+    double share;
+    struct train_config config;
+};
+
+/* config.tenants as (*n) configs: owned, with strings borrowed from config. */
+FSDPCK_API int train_config_tenants(const struct train_config *config, struct train_tenant **out, size_t *n,
+                                    struct fsdpck_error *err);
+FSDPCK_API void train_config_tenants_free(struct train_tenant *tenants, size_t n);
+
 /* Facts besides the config on which the effect of some keys depends. */
 struct train_job_size {
     uint32_t nranks;

@@ -15,7 +15,8 @@ extern "C" {
 
 /* One line of metrics.jsonl. */
 struct train_metrics {
-    uint64_t step; /* steps done, this one included */
+    const char *tenant;    /* of a run with tenants; else NULL */
+    uint64_t step, nsteps; /* steps done, this one included; of the whole training */
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
@@ -41,6 +42,7 @@ struct train_metrics {
 };
 
 struct train_start;
+struct train_result;
 
 /* Phases of a start, before the first step has ended. The comments name the unit of progress. */
 enum train_phase {
@@ -59,6 +61,9 @@ struct train_options {
     void (*on_start)(void *ctx, const struct train_start *start);
     /* Called there after each step that log.every selects, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
+    /* Called in the process of the caller for each tenant, when all have ended; may be NULL. */
+    void (*on_tenant_end)(void *ctx, const char *name, const struct train_config *config,
+                          const struct train_result *result);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
     /* Progress of a phase; called in the process of rank 0, or before the ranks are started. May be NULL. */
     void (*phase)(void *ctx, enum train_phase phase, uint64_t done, uint64_t total);
@@ -109,6 +114,10 @@ struct train_result {
     char checkpoint[4096];   /* the last checkpoint, or "" */
     char adapter[4096];      /* of a finished LoRA run, or "" */
     char model[4096];        /* of a finished run that trained all weights: a Hugging Face folder; or "" */
+    /* Of a run with tenants, all of the above but reported_elsewhere and lost is 0: */
+    size_t ntenants, nfinished; /* nfinished: all their steps are done and saved */
+    size_t nstopped, nfailed;   /* a stop came before the end; an error ended a tenant, as a note said */
+    int failure;                /* the code of the first such error */
 };
 
 /* Starts the ranks, trains, saves and ends the ranks. Blocks. */
@@ -192,6 +201,7 @@ struct train_data_facts {
 
 /* A description of the run at its start. */
 struct train_start {
+    const char *tenant; /* of a run with tenants, which has one for each; else NULL */
     const struct train_config *config;
     const char *family; /* "llama" */
     uint32_t nranks;
@@ -206,6 +216,26 @@ struct train_start {
 };
 FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out,
                           struct fsdpck_error *err);
+
+/* What each tenant of a run takes, and what they share. Bytes are those of one rank. */
+struct train_tenant_plan {
+    char name[72];
+    struct train_plan alone; /* of the run that trains it alone */
+    uint64_t own_nbytes;     /* what it adds to the others: adapter, gradients, moments, snapshot, activations,
+                                samples */
+};
+
+struct train_tenants_plan {
+    struct train_tenant_plan *tenants; /* (n) owned */
+    size_t n;
+    uint64_t base_nbytes;           /* shards of what is frozen, and buffers to gather into */
+    uint64_t peak_nbytes;           /* with what is each tenant's own */
+    uint64_t gathered_cycle_nbytes; /* parameters of other ranks that it reads for a micro-batch of each tenant */
+};
+
+/* For a config with tenants. The caller frees out->tenants. */
+FSDPCK_API int train_plan_tenants(const struct train_config *config, const struct train_options *opt,
+                                  struct train_tenants_plan *out, struct fsdpck_error *err);
 
 /* One rank in this process, without the files of a run: for tests and for inspecting a step. Of opt it uses nthreads,
  * note, ctx, device and module. Keys that are "auto" have their defaults. */

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The main function of a rank that trains several adapters on one base. */
+#ifndef TRAIN_CYCLE_H
+#define TRAIN_CYCLE_H
+
+#include "rank/rank.h"
+#include "run/results.h"
+
+/* What a supervisor and its ranks know of a tenant besides its job. */
+struct cycle_tenant {
+    double share;
+    const char *resume;           /* the checkpoint to resume from, or NULL */
+    struct cycle_result *results; /* in memory that the processes share */
+};
+
+struct cycle_result {
+    struct loop_results loop;
+    int failed; /* the code of the error that ended the tenant, as a note said; 0: none did */
+};
+
+/* Trains the tenants of r->job until each has ended. tenants: (r->job->ntenants). An error of one tenant ends that
+ * tenant; what is returned ended the run. */
+int cycle_run(struct rank *r, const struct cycle_tenant *tenants, struct fsdpck_error *err);
+
+#endif
