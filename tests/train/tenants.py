@@ -160,7 +160,7 @@ class Tenants(Tests):
         write_safetensors(start / "adapter_model.safetensors", tensors)
         tenants[0]["lora"]["init_adapter"] = str(start)
         out, said = self.together("nonfinite", tenants, "--ranks", "2", want=3)
-        if "tenant 'amber' ends with step" not in said or "is not finite" not in said:
+        if "amber: this tenant ends with step" not in said or "is not finite" not in said:
             raise Failure(f"no word on amber: {said[-700:]}")
         step = len(self.metrics(out / "amber"))
         saved = sorted(p.name for p in (out / "amber/checkpoints").glob("step-*"))
@@ -212,6 +212,18 @@ class Tenants(Tests):
         if (out / "amber").exists():
             raise Failure("the folder of amber was made anew")
         self.others_as_alone(out, tenants, "beside one whose folder is removed")
+
+    def unsaved(self):
+        """Its checkpoints find no room."""
+        tenants = self.long()
+        process, out, _ = self.start("unsaved", tenants, "--ranks", "2")
+        self.await_steps(process, out / "amber", 2)
+        (out / "amber/checkpoints").rmdir()
+        (out / "amber/checkpoints").write_text("in the way")
+        said = self.touched(process, 4)
+        if "amber: the checkpoint of step 400 could NOT be saved" not in said or "birch: the checkpoint" in said:
+            raise Failure(f"no word on amber alone: {said[-500:]}")
+        self.others_as_alone(out, tenants, "beside one that is not saved")
 
     def stopped_alone(self):
         tenants = self.long()
@@ -346,7 +358,8 @@ def main():
     for seed in range(args.seed, args.seed + (2 if args.quick else args.count)):
         t.check(f"random {seed}", t.random, seed, (2, 3, 4)[seed % 3])
     for title, function, *rest in (
-        ("not finite", t.not_finite), ("bad data", t.bad_data), ("removed", t.removed), ("stopped", t.stopped_alone),
+        ("not finite", t.not_finite), ("bad data", t.bad_data), ("removed", t.removed), ("unsaved", t.unsaved),
+        ("stopped", t.stopped_alone),
         ("paused", t.paused), ("killed", t.killed, "--ranks", "3", "--gather", "copy"), ("signalled", t.signalled),
         ("folder", t.folder), ("planned", t.planned), ("shares", t.shares)):
         t.check(title, function, *rest)

@@ -113,20 +113,30 @@ static int end(struct tenant *t, struct fsdpck_error *err)
     return rc;
 }
 
-/* The others go on. */
-static int fail(struct tenant *t, const struct fsdpck_error *why, struct fsdpck_error *err)
+static void note_end(const struct tenant *t, const struct fsdpck_error *why)
 {
     char text[2048], line[2400];
-    struct fsdpck_error again = { 0 };
-    snprintf(line, sizeof line, "tenant '%s' ends with step %llu: %s", t->rank->job->name,
-             (unsigned long long)t->rank->step, fsdpck_error_format(why, text, sizeof text));
+    snprintf(line, sizeof line, "this tenant ends with step %llu: %s", (unsigned long long)t->rank->step,
+             fsdpck_error_format(why, text, sizeof text));
     rank_note(t->rank, line);
+}
+
+/* Saves the tenant where it can be saved; the others go on. */
+static int fail(struct tenant *t, const struct fsdpck_error *why, struct fsdpck_error *err)
+{
+    struct fsdpck_error later = { 0 };
+    note_end(t, why);
     t->result->failed = why->code;
     t->course.stopping = true;
     int rc = t->course.gone ? 0 : course_save(&t->course, err);
-    if (!rc && !t->ended)
-        rc = end(t, &again);
-    return rc && rc == again.code && t->course.failed ? 0 : rc;
+    if (rc || t->ended || !end(t, &later))
+        return rc;
+    if (t->course.failed) {
+        note_end(t, &later);
+        return 0;
+    }
+    *err = later;
+    return later.code;
 }
 
 /* rc: of an operation of this tenant. */
