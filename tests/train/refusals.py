@@ -104,7 +104,7 @@ REFUSALS = [
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
     (put("train", "lr", 1e-4), 2, "unknown key 'train.lr'; train has max_steps"),
     (put(None, "trian", {}), 2, "the nearest is 'train'"),
-    (put(None, "optimizer", {}), 2, "unknown key 'optimizer'; a config has model, output_dir, seed, tenants, data, lora, train"),
+    (put(None, "optimizer", {}), 2, "unknown key 'optimizer'; a config has model, output_dir, seed, tenants, data"),
     (
         put("fsdp", "sharding_strategy", "FULLY"),
         2,
