@@ -10,7 +10,8 @@ import argparse, json, os, pathlib, random, shutil, signal, subprocess, time
 
 import numpy as np
 
-from harness import LIMIT_S, Failure, Tests, add_device, config_of, read_safetensors, write_safetensors
+from harness import LIMIT_S, Early, Failure, Tests, add_device, config_of, read_safetensors, write_safetensors
+from ranks_harness import MPI_ENV, MPIRUN, need_mpi
 
 OWN = ("data", "lora", "train", "checkpoint", "sample", "seed")
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -125,6 +126,19 @@ class Tenants(Tests):
             out, _ = self.together(f"random-{seed}", tenants, *options, **keys)
             for t in tenants:
                 self.same(f"{t} {options} {keys}", want[t["name"]], out / t["name"])
+
+    def mpi(self, *options):
+        """Ranks that mpirun starts, which share memory or do not."""
+        need_mpi(self.tool)
+        tenants, out = self.three(4), self.tmp / "mpi"
+        shutil.rmtree(out, ignore_errors=True)
+        keys = {"dtype": {"reduce": "bf16"}}
+        path = self.write("mpi", {**self.common(out, **keys), "tenants": tenants})
+        subprocess.run([MPIRUN, "-n", "3", "--oversubscribe", "--bind-to", "none", *self.runs, str(path), "--threads",
+                        "1", *options], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                       timeout=LIMIT_S, env=MPI_ENV)
+        for t in tenants:
+            self.same(f"mpirun {options}", self.bits(self.alone(t, **keys)), out / "tenants" / t["name"])
 
     def three(self, steps=6, **first):
         """amber, birch and cedar, small and all different."""
@@ -255,6 +269,33 @@ class Tenants(Tests):
         for t in tenants:
             self.same("paused", self.bits(self.alone(t)), out / t["name"])
 
+    def reloaded(self):
+        """One comes, one goes, and one rests all the time; a config that cannot be read changes nothing."""
+        tenants = [*self.long(), {**self.long()[0], "name": "dune", "seed": 9}]
+        amber, birch, cedar, dune = tenants
+        process, out, path = self.start("reloaded", [amber, birch, dune], "--ranks", "2")
+        self.await_steps(process, out / "amber", 2)
+        (out / "dune/control").write_text("pause\n")
+        control, config = out.parent / "control", json.loads(path.read_text())
+        path.write_text("{")
+        control.write_text("reload\n")
+        self.await_steps(process, out / "amber", 30)
+        path.write_text(json.dumps({**config, "tenants": [amber, cedar, dune]}))
+        control.write_text("reload\n")
+        self.await_steps(process, out / "cedar", 400)
+        rested, left = (len(self.metrics(out / name)) for name in ("dune", "birch"))
+        (out / "dune/control").write_text("resume\n")
+        said = self.touched(process, 0)
+        if rested == 400 or left == 400:
+            raise Early("a tenant had all its steps")
+        if "the config stays what it was" not in said or not rested or not left:
+            raise Failure(f"{rested} steps of dune, {left} of birch: {said[-700:]}")
+        for t in (amber, cedar, dune):
+            self.same("reloaded", self.bits(self.alone(t)), out / t["name"])
+        path.write_text(json.dumps({**config, "tenants": [birch]}))
+        self.run(path)
+        self.same("left, and come back", self.bits(self.alone(birch)), out / "birch")
+
     def killed(self, *again):
         """At any time; goes on from what each tenant has saved, on other ranks, and the same bits come out."""
         tenants = self.long(60)
@@ -359,11 +400,12 @@ def main():
         t.check(f"random {seed}", t.random, seed, (2, 3, 4)[seed % 3])
     for title, function, *rest in (
         ("not finite", t.not_finite), ("bad data", t.bad_data), ("folder", t.folder), ("planned", t.planned),
+        ("mpirun", t.mpi), ("mpirun, copies", t.mpi, "--gather", "copy"),
         ("killed", t.killed, "--ranks", "3", "--gather", "copy")):
         t.check(title, function, *rest)
     for title, function in () if args.quick else (
         ("removed", t.removed), ("unsaved", t.unsaved), ("stopped", t.stopped_alone), ("paused", t.paused),
-        ("signalled", t.signalled), ("shares", t.shares)):
+        ("reloaded", t.reloaded), ("signalled", t.signalled), ("shares", t.shares)):
         t.check(title, function)
     two, lora = t.three(2)[:2], {"r": 2}
     for words, tenants, code, keys, *options in (

@@ -30,6 +30,7 @@ struct run_args {
     double patience;
     struct run_view *view;
     struct run_record *record;
+    char model[PATH_MAX]; /* resolved */
 };
 
 #define AT(field) offsetof(struct run_args, field)
@@ -237,6 +238,23 @@ static void show_tenant_end(void *ctx, const char *name, const struct train_conf
     show_done(done);
 }
 
+/* Of the run that this process starts. */
+static int reread(void *ctx, struct train_config *out, struct fsdpck_error *err)
+{
+    struct run_args *args = ctx;
+    char model[PATH_MAX];
+    int rc = train_config_read(args->config, (const char *const *)args->sets.at, args->sets.count, out, err);
+    if (rc)
+        return rc;
+    rc = model_path_resolve(out->model, model, sizeof model, err);
+    if (!rc && strcmp(model, args->model) != 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, args->config, "key 'model' is another one than at the start");
+    out->model = args->model;
+    if (rc)
+        train_config_free(out);
+    return rc;
+}
+
 static void show_lost(void *ctx, const struct fsdpck_error *err)
 {
     struct run_args *args = ctx;
@@ -329,6 +347,7 @@ static int run(struct run_args *args)
                                  .on_start = show_start,
                                  .on_step = show_step,
                                  .on_tenant_end = show_tenant_end,
+                                 .reread = args->launch.nranks ? NULL : reread,
                                  .note = show_note,
                                  .phase = show_phase,
                                  .ctx = args,
@@ -346,13 +365,12 @@ static int run(struct run_args *args)
                                  .max_restarts = args->max_restarts,
                                  .keeper = args->keeper,
                                  .copy_gathers = strcmp(args->gather, "copy") == 0 };
-    char model[PATH_MAX];
     note_idle(args);
     int rc = train_config_read(args->config, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
-        rc = model_path_resolve(config.model, model, sizeof model, &err);
+        rc = model_path_resolve(config.model, args->model, sizeof args->model, &err);
     if (!rc) {
-        config.model = model;
+        config.model = args->model;
         rc = train_run(&config, &opt, &done, &err);
     } else {
         done.reported_elsewhere = !train_reports_error(&opt, &err);

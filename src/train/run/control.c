@@ -66,7 +66,7 @@ static void handle_request(const struct control *c, const char *word, struct req
     } else if (strcmp(word, "stop") == 0) {
         note(c, "control: stop: this step is finished and saved");
         requests->stop = true;
-    } else if (strcmp(word, "sample") == 0 && c->job->samples) {
+    } else if (strcmp(word, "sample") == 0 && (c->job->samples || c->job->ntenants)) {
         note(c, "control: sample: after this step");
         requests->sample = true;
     } else if (strcmp(word, "sample") == 0) {
@@ -77,9 +77,14 @@ static void handle_request(const struct control *c, const char *word, struct req
     } else if (strcmp(word, "resume") == 0 && c->job->name) {
         note(c, "control: resume");
         requests->resume = true;
+    } else if (strcmp(word, "reload") == 0 && c->job->ntenants && c->job->opt->reread) {
+        note(c, "control: reload: all tenants finish their step and are saved, and the config is read anew");
+        requests->reload = true;
     } else {
         snprintf(line, sizeof line, "control: '%s' is none of save, sample, stop%s", word,
-                 c->job->name ? ", pause, resume" : "");
+                 c->job->name                              ? ", pause, resume"
+                 : c->job->ntenants && c->job->opt->reread ? ", reload"
+                                                           : "");
         note(c, line);
     }
 }

@@ -47,7 +47,7 @@ struct cycle {
     struct control control; /* of the whole run */
     uint32_t turned;        /* packets of the waves that have begun */
     bool changed;           /* some parameters have changed since the last cycle */
-    bool stopping;
+    bool stopping, reloading;
 };
 
 /* ---- Who takes part */
@@ -60,10 +60,10 @@ static int64_t largest_ntok(const struct tenant *t)
     return ntok;
 }
 
-/* A pause, and a stop of the run, wait for the end of a step. */
+/* A pause, and an end of the run, wait for the end of a step. */
 static bool is_active(const struct cycle *c, const struct tenant *t)
 {
-    return !t->ended && (t->in_step || (!t->paused && !c->stopping));
+    return !t->ended && (t->in_step || (!t->paused && !c->stopping && !c->reloading));
 }
 
 /* Each tenant gets its share of the tokens, give or take one cycle: one that is ahead waits. Returns whether any takes
@@ -306,41 +306,58 @@ static int end_turns(struct cycle *c, struct fsdpck_error *err)
     return rc;
 }
 
-/* What the user asks for, on any rank. */
-static int listen(struct cycle *c, struct fsdpck_error *err)
+/* Words that ranks exchange about a tenant. */
+enum { PAUSE, RESUME, STOP, NWORDS };
+
+/* What the user asks of the tenants through this rank, for the end of their steps and now. */
+static void listen(struct cycle *c, const struct requests *whole, uint64_t *words)
 {
-    enum { PAUSE, RESUME, STOP, NWORDS };
-    uint64_t words[COMM_MAX_SUM] = { 0 };
-    struct requests whole = { 0 };
-    if (c->rank->comm->rank == c->rank->job->first)
-        control_poll(&c->control, &whole);
-    if (whole.stop)
-        job_status_stop(c->rank->comm->job_status);
-    words[0] = whole.stop || job_status_stopping(c->rank->comm->job_status);
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < c->n; i++, words += NWORDS) {
         struct tenant *t = &c->tenants[i];
         if (t->ended)
             continue;
         course_poll(&t->course, &t->requests);
-        t->requests.save |= whole.save;
-        words[1 + NWORDS * i + PAUSE] = t->requests.pause;
-        words[1 + NWORDS * i + RESUME] = t->requests.resume;
-        words[1 + NWORDS * i + STOP] = t->requests.stop;
+        t->requests.save |= whole->save;
+        t->requests.sample |= whole->sample && t->rank->job->samples;
+        words[PAUSE] = t->requests.pause;
+        words[RESUME] = t->requests.resume;
+        words[STOP] = t->requests.stop;
         t->requests.pause = t->requests.resume = false;
     }
-    int rc = c->rank->comm->ops->sum_u64(c->rank->comm, words, 1 + NWORDS * (uint32_t)c->n, err);
-    c->stopping |= words[0] > 0;
-    for (size_t i = 0; i < c->n && !rc; i++) {
-        struct tenant *t = &c->tenants[i];
-        const uint64_t *asked = &words[1 + NWORDS * i];
-        if (!t->ended && asked[RESUME] && t->paused)
-            come_back(c, t);
-        t->paused |= asked[PAUSE] > 0;
-        if (!t->ended && !t->in_step && (asked[STOP] || c->stopping))
-            rc = stop(t, err);
-        else if (!t->ended && !t->in_step && asked[PAUSE])
-            rc = course_save(&t->course, err);
-    }
+}
+
+/* Between two steps of a tenant. asked: by any rank. */
+static int obey(struct cycle *c, struct tenant *t, const uint64_t *asked, struct fsdpck_error *err)
+{
+    if (asked[RESUME] && t->paused)
+        come_back(c, t);
+    t->paused |= asked[PAUSE] > 0;
+    if (t->in_step)
+        return 0;
+    if (asked[STOP] || c->stopping || c->reloading)
+        return stop(t, err);
+    return asked[PAUSE] ? course_save(&t->course, err) : 0;
+}
+
+static int take_requests(struct cycle *c, struct fsdpck_error *err)
+{
+    enum { RUN_STOP, RUN_RELOAD, FIRST };
+    struct comm *comm = c->rank->comm;
+    uint64_t words[COMM_MAX_SUM] = { 0 };
+    struct requests whole = { 0 };
+    if (comm->rank == c->rank->job->first)
+        control_poll(&c->control, &whole);
+    if (whole.stop)
+        job_status_stop(comm->job_status);
+    words[RUN_STOP] = job_status_stopping(comm->job_status);
+    words[RUN_RELOAD] = whole.reload;
+    listen(c, &whole, words + FIRST);
+    int rc = comm->ops->sum_u64(comm, words, FIRST + NWORDS * (uint32_t)c->n, err);
+    c->stopping |= words[RUN_STOP] > 0;
+    c->reloading |= words[RUN_RELOAD] > 0;
+    for (size_t i = 0; i < c->n && !rc; i++)
+        if (!c->tenants[i].ended)
+            rc = obey(c, &c->tenants[i], words + FIRST + NWORDS * i, err);
     return rc;
 }
 
@@ -359,7 +376,7 @@ static int train(struct cycle *c, struct fsdpck_error *err)
     int rc = 0;
     while (!rc && !have_ended(c)) {
         comm_at(r->comm, r->step + 1, "forward and backward");
-        rc = listen(c, err);
+        rc = take_requests(c, err);
         if (!rc && !choose(c)) {
             nanosleep(&pause, NULL);
             continue;
@@ -372,6 +389,9 @@ static int train(struct cycle *c, struct fsdpck_error *err)
             rc = end_turns(c, err);
         r->step++; /* of the whole: for messages */
     }
+    for (size_t i = 0; i < c->n; i++)
+        c->tenants[i].result->paused = c->tenants[i].paused;
+    c->tenants[0].result->reload = c->reloading && !c->stopping;
     return rc;
 }
 
@@ -434,6 +454,7 @@ int cycle_run(struct rank *r, const struct cycle_tenant *tenants, struct fsdpck_
     for (size_t i = 0; i < c.n && !rc; i++) {
         c.tenants[i].rank = &r->tenants[i];
         c.tenants[i].share = tenants[i].share;
+        c.tenants[i].paused = tenants[i].paused;
         c.tenants[i].result = r->comm->rank == r->job->first ? tenants[i].results : &scratch[i];
         c.tenants[i].course.rank = &r->tenants[i];
     }

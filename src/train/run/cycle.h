@@ -10,12 +10,15 @@
 struct cycle_tenant {
     double share;
     const char *resume;           /* the checkpoint to resume from, or NULL */
+    bool paused;                  /* it begins with a pause */
     struct cycle_result *results; /* in memory that the processes share */
 };
 
 struct cycle_result {
     struct loop_results loop;
-    int failed; /* the code of the error that ended the tenant, as a note said; 0: none did */
+    bool paused; /* until the end */
+    bool reload; /* the run has ended to read its config anew; of the first tenant */
+    int failed;  /* the code of the error that ended the tenant, as a note said; 0: none did */
 };
 
 /* Trains the tenants of r->job until each has ended. tenants: (r->job->ntenants). An error of one tenant ends that

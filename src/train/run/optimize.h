@@ -9,6 +9,7 @@
 struct requests {
     bool stop, save, sample;
     bool pause, resume; /* of a tenant, for cycle.c */
+    bool reload;        /* of a run with tenants: read the config anew */
 };
 /* What ranks tell each other in every step, for the metrics. In: this rank's, at its place; out: all ranks'. */
 struct step_facts {

@@ -14,8 +14,6 @@
 #include "run/open.h"
 #include "run/resume.h"
 
-enum { MOST = 64 }; /* a rank tells the others of all in one sum (cycle.c) */
-
 /* ---- What a tenant says */
 
 static void say(void *ctx, const char *line)
@@ -62,8 +60,8 @@ static int check(const struct train_config *first, const struct train_options *o
 {
 #define REFUSE(...) fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, __VA_ARGS__)
     const bool on_device = opt->device && strcmp(opt->device, "cpu") != 0;
-    if (n > MOST)
-        return REFUSE("key 'tenants' has %zu; a run takes at most %d", n, MOST);
+    if (n > TENANTS_MOST)
+        return REFUSE("key 'tenants' has %zu; a run takes at most %d", n, TENANTS_MOST);
     if (on_device)
         return REFUSE("key 'tenants': several adapters are trained at once on the CPU only (--device cpu)");
     if (opt->elastic_nranks || opt->keeper)

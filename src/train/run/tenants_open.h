@@ -27,6 +27,9 @@ struct tenants {
     struct job joint;
 };
 
+enum { TENANTS_MOST = 64 }; /* a rank tells the others of all in one sum (cycle.c) */
+enum { TENANTS_NAME = 72 }; /* bytes of a name */
+
 /* Opens each tenant; those that cannot begin are left out. On paper (train_options), no folder is made and none is
  * resumed. config and opt must outlive *t, which is to be closed, also after a failure. */
 int tenants_open(struct tenants *t, const struct train_config *config, const struct train_options *opt,

@@ -64,6 +64,9 @@ struct train_options {
     /* Called in the process of the caller for each tenant, when all have ended; may be NULL. */
     void (*on_tenant_end)(void *ctx, const char *name, const struct train_config *config,
                           const struct train_result *result);
+    /* For a run with tenants of local ranks: reads its config anew, in the process of the caller, which frees it. NULL:
+     * the tenants stay those of the start. */
+    int (*reread)(void *ctx, struct train_config *out, struct fsdpck_error *err);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
     /* Progress of a phase; called in the process of rank 0, or before the ranks are started. May be NULL. */
     void (*phase)(void *ctx, enum train_phase phase, uint64_t done, uint64_t total);
