@@ -79,9 +79,40 @@ static int tenants_choose(struct rank *r, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, n * sizeof *all);
     for (size_t i = 0; i < n; i++)
         all[i] = r->tenants[i].compute;
-    int rc = memory_choose(r->job, r->where, false, r->compute, all, n, err);
+    int rc = memory_choose(r->job, r->where, device_is_linked(r->where, r->host->nranks), r->compute, all, n, err);
     free(all);
     return rc;
+}
+
+/* Tenants sample one after another. */
+static uint64_t tenants_samples(const struct rank *r)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < r->job->ntenants; i++) {
+        const uint64_t nbytes = memory_samples(r->job->tenants[i], r->tenants[i].compute).device_nbytes;
+        most = nbytes > most ? nbytes : most;
+    }
+    return memory_aligned(most);
+}
+
+/* Where a device has a tenant's parameters: where it has those of the whole, which are in the order of their places. */
+static int find_at_rest(const struct rank *r, struct rank *t, struct fsdpck_error *err)
+{
+    const struct layout *all = &r->job->layout, *l = &t->job->layout;
+    if (!r->rest_at)
+        return 0;
+    t->rest_at = calloc(l->nparams, sizeof *t->rest_at);
+    if (!t->rest_at)
+        return fsdpck_error_nomem(err, l->nparams * sizeof *t->rest_at);
+    for (size_t i = 0; i < l->nparams; i++) {
+        size_t low = 0, end = all->nparams;
+        while (end - low > 1) {
+            const size_t middle = low + (end - low) / 2;
+            *(all->params[middle].value_at <= l->params[i].value_at ? &low : &end) = middle;
+        }
+        t->rest_at[i] = r->rest_at[low];
+    }
+    return 0;
 }
 
 /* Makes a tenant's view from the rank, which is complete. */
@@ -93,12 +124,15 @@ static int view(struct rank *r, size_t i, char *memory, struct fsdpck_error *err
     t->job = r->job->tenants[i];
     t->compute = c;
     t->tenants = NULL;
+    t->rest_at = NULL;
     t->slices = NULL;
     t->group_slices = NULL;
     t->nslices = 0;
     t->ranges = NULL;
     t->rows = NULL;
     int rc = compute_bind(c, memory, r->comm->values, r->comm->contribution, err);
+    if (!rc)
+        rc = find_at_rest(r, t, err);
     return rc ? rc : make_slices(t, err);
 }
 
@@ -119,6 +153,7 @@ static void tenants_close(struct rank *r)
     for (size_t i = 0; r->tenants && i < r->job->ntenants; i++) {
         struct rank *t = &r->tenants[i];
         compute_free(t->compute);
+        free(t->rest_at);
         free(t->slices);
         free(t->group_slices);
         free(t->ranges);
@@ -186,6 +221,8 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
         r->tenants ? tenants_choose(r, err) : memory_choose(r->job, r->where, linked, r->compute, &r->compute, 1, err);
     if (!rc)
         rc = memory_count(r->job, device->separate_memory, linked, r->compute, &sizes, err);
+    if (!rc && r->tenants && device->separate_memory)
+        sizes.sample_nbytes = tenants_samples(r);
     const uint64_t ring_nbytes = rc ? 0 : sizes.ring_nbytes;
     if (!rc)
         rc = share_ring(r, &sizes, &ring, err);

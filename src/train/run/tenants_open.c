@@ -62,8 +62,8 @@ static int check(const struct train_config *first, const struct train_options *o
     const bool on_device = opt->device && strcmp(opt->device, "cpu") != 0;
     if (n > TENANTS_MOST)
         return REFUSE("key 'tenants' has %zu; a run takes at most %d", n, TENANTS_MOST);
-    if (on_device)
-        return REFUSE("key 'tenants': several adapters are trained at once on the CPU only (--device cpu)");
+    if (on_device && opt->on_paper)
+        return REFUSE("key 'tenants': tenants are planned for the CPU only (--device cpu)");
     if (opt->elastic_nranks || opt->keeper)
         return REFUSE("key 'tenants': a run with tenants ends if ranks are lost; without --elastic it goes on from the "
                       "checkpoints when it is started again");
