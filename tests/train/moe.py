@@ -196,6 +196,18 @@ class Moe(Tests):
             if "stay quantized" not in said or self.bits(got) != want:
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
 
+    def tenants(self):
+        """Adapters on one quantized mixture at once, and each alone."""
+        model, base = self.model_of("mixtral"), {"dtype": {"base": "nf4"}}
+        loras = {"a": {**LORA, "lora_dropout": 0.1}, "b": {"r": 2, "target_modules": ["q_proj", "w1", "gate"]},
+                 "c": {"r": 3, "target_modules": ["v_proj"], "use_dora": True}}
+        want = {n: self.bits(self.train(f"tenant-{n}", model, lora=lora, **base)[0]) for n, lora in loras.items()}
+        out, _ = self.train("tenants", model, "--ranks", "3", "--gather", "copy", **base,
+                            tenants=[{"name": n, "lora": lora} for n, lora in loras.items()])
+        for n in loras:
+            if self.bits(out / "tenants" / n) != want[n]:
+                raise Failure(f"tenant {n}: other bits than alone")
+
     def gpt_oss_mxfp4(self):
         """As gpt-oss is published: its experts are dequantized when they are read."""
         model, folder, values = self.model_of("gpt_oss"), self.tmp / "oss.folder", self.tmp / "oss.values"
@@ -323,6 +335,7 @@ def main():
     t.check("resumed", t.resumed)
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
         t.check(f"quantized: {form}", t.quantized, form)
+    t.check("tenants", t.tenants)
     t.check("gpt-oss in MXFP4", t.gpt_oss_mxfp4)
     for family in ("qwen2", "gpt_oss"):
         t.check(f"sampled: {family}", t.sampled, family)
