@@ -38,7 +38,7 @@ static int count(const struct tenants *t, size_t i, bool well, bool last, struct
     return files_write_summary(job, &own, well && !own.failure, err);
 }
 
-static void pause(struct tenants *t, const struct round *round)
+static void set_paused(struct tenants *t, const struct round *round)
 {
     for (size_t i = 0; i < t->nopened; i++)
         for (size_t k = 0; k < round->npaused; k++)
@@ -58,7 +58,7 @@ static int run_ranks(struct tenants *t, struct round *round, struct train_result
 {
     struct supervise_end ignored;
     struct fsdpck_error later = { 0 };
-    pause(t, round);
+    set_paused(t, round);
     int rc = supervise(&t->joint, NULL, t->cycle, result, &ignored, err);
     remember(t, round);
     round->again &= !rc;
