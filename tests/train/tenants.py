@@ -308,6 +308,30 @@ class Tenants(Tests):
         self.run(path)
         self.same("left, and come back", self.bits_alone(birch), out / "birch")
 
+    def came_and_went(self, seed):
+        """At random, several times; in the end all are there."""
+        rng = random.Random(seed)
+        tenants = [self.tenant(f"{seed}-{i}", rng) for i in range(4)]
+        for t in tenants:
+            t["train"]["max_steps"] = 60
+            t["checkpoint"]["save_steps"] = 9
+        some = rng.sample(tenants, 2)
+        process, out, path = self.start("came", some, "--ranks", "3", "--gather", "copy")
+        config = json.loads(path.read_text())
+        for n in (3, 2, 4):
+            first = out / some[0]["name"]
+            done = len(self.metrics(first)) if (first / "metrics.jsonl").exists() else 0
+            self.await_steps(process, first, min(60, done + 5))
+            some = rng.sample(tenants, n)
+            path.write_text(json.dumps({**config, "tenants": some}))
+            (out.parent / "control").write_text("reload\n")
+            while process.poll() is None and (out.parent / "control").exists():
+                time.sleep(0.002)
+        self.touched(process, 0)
+        self.run(path, "--ranks", "2")  # those that were not there in the end, where the last word came too late
+        for t in tenants:
+            self.same("came and went", self.bits_alone(t), out / t["name"])
+
     def killed(self, *again):
         """At any time; goes on from what each tenant has saved, on other ranks, and the same bits come out."""
         tenants = self.long(60)
@@ -419,6 +443,8 @@ def main():
         ("removed", t.removed), ("unsaved", t.unsaved), ("stopped", t.stopped_alone), ("paused", t.paused),
         ("reloaded", t.reloaded), ("signalled", t.signalled), ("shares", t.shares)):
         t.check(title, function)
+    for seed in () if args.quick else (1, 2):
+        t.check(f"came and went, {seed}", t.came_and_went, seed)
     two, lora = t.three(2)[:2], {"r": 2}
     for words, tenants, code, keys, *options in (
         ("key 'tenants' has none", [], 2, {}),
