@@ -133,7 +133,8 @@ static int allocate(struct tenants *t, struct fsdpck_error *err)
     return t->opened && t->jobs && t->cycle && t->results ? 0 : fsdpck_error_nomem(err, t->n * sizeof *t->opened);
 }
 
-/* Those that cannot begin are left out; if none can, the error is that of the first. */
+/* Those that cannot begin are left out; if none can, the error is that of the first. The ranks of a launcher open for
+ * themselves, and might leave out others than rank 0: there it ends the run. */
 static int open_all(struct tenants *t, const struct train_options *opt, struct fsdpck_error *err)
 {
     struct fsdpck_error first = { 0 };
@@ -142,7 +143,11 @@ static int open_all(struct tenants *t, const struct train_options *opt, struct f
         struct fsdpck_error why = { 0 };
         bool found = false;
         *o = (struct opened){ .tenant = &t->configs[i], .parent = opt };
-        if (open_one(o, &found, &why)) {
+        if (open_one(o, &found, &why) && opt->launched_nranks) {
+            *err = why;
+            return why.code;
+        }
+        if (why.code) {
             note_left_out(o, &why);
             first = first.code ? first : why;
             continue;
