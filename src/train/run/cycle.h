@@ -6,7 +6,7 @@
 #include "rank/rank.h"
 #include "run/results.h"
 
-/* What a supervisor and its ranks know of a tenant besides its job. */
+/* A tenant as its supervisor and its ranks know it, besides its job. */
 struct cycle_tenant {
     double share;
     const char *resume;           /* the checkpoint to resume from, or NULL */

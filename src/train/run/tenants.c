@@ -99,7 +99,7 @@ static int check(const struct train_config *config, const char *output_dir, stru
     return 0;
 }
 
-/* A config that cannot be read, or is no such run's, changes nothing. */
+/* A config that cannot be read, or that is of another run, changes nothing. */
 static void reread(const struct train_options *opt, const char *output_dir, struct train_config *config)
 {
     struct fsdpck_error why = { 0 };
