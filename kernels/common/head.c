@@ -161,6 +161,7 @@ static void entropy(const struct head_work *w, const struct chunk *c)
                                     .logits = kern_const(c->logits),
                                     .target = h->target + c->row,
                                     .grad_scale = h->grad_scale,
+                                    .weights = h->weights ? h->weights + c->row : NULL,
                                     .loss = h->loss + c->row };
     if (h->dh.data || h->dw)
         e.dlogits = c->dlogits;

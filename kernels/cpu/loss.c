@@ -42,12 +42,13 @@ static void row_grad(const struct cpu_simd *simd, const struct kern_cross_entrop
 {
     float strip[CPU_STRIP];
     const int64_t target = e->target[row];
+    const float scale = e->weights ? e->grad_scale * e->weights[row] : e->grad_scale;
     for (int64_t col = 0; col < e->ncol; col += CPU_STRIP) {
         int64_t n = strip_of(e->ncol, col);
         simd->exp(strip, cpu_load(simd, e->logits, row, col, n, strip), 1.0f, shift, n);
-        simd->scale(strip, strip, (float)((double)e->grad_scale / sum), n);
+        simd->scale(strip, strip, (float)((double)scale / sum), n);
         if (target >= col && target < col + n)
-            strip[target - col] -= e->grad_scale;
+            strip[target - col] -= scale;
         cpu_store(simd, e->dlogits, row, col, n, strip);
     }
 }

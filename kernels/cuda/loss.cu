@@ -122,8 +122,10 @@ __device__ __forceinline__ softmax_state read_row(const struct kern_cross_entrop
  * stretch before one writes, because the gradient may share memory with the logits, at half their width. */
 template <types K>
 __device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors,
-                                          softmax_state s, float scale)
+                                          softmax_state s)
 {
+    const float grad_scale = e.weights ? e.grad_scale * e.weights[row] : e.grad_scale,
+                scale = (float)((double)grad_scale / (double)s.sum);
     const int64_t target = e.target[row];
     for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
         raw8<K> raw[AHEAD<K>];
@@ -136,7 +138,7 @@ __device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, in
             f8 x = unpack(raw[i]);
 #pragma unroll
             for (int j = 0; j < WIDTH; j++)
-                x.v[j] = expf(x.v[j] - s.top) * scale - (j == at ? e.grad_scale : 0.0f);
+                x.v[j] = expf(x.v[j] - s.top) * scale - (j == at ? grad_scale : 0.0f);
             if (n)
                 store8<K>(e.dlogits, row, col, n, vectors && n == WIDTH, x);
         }
@@ -173,7 +175,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     if (threadIdx.x == 0)
         e.loss[row] = (float)(log((double)s.sum) + ((double)s.top - (double)shared.at));
     if (e.dlogits.data)
-        write_row<K>(e, row, vectors, s, (float)((double)e.grad_scale / (double)s.sum));
+        write_row<K>(e, row, vectors, s);
 }
 
 } // namespace

@@ -32,7 +32,7 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
             row[j] = at(&logits, i, j);
         want_loss[i] = row_reference(row, ncol, target[i], 0.125, want + i * ncol);
     }
-    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.125f, loss, view(&logits) };
+    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.125f, loss, view(&logits), NULL };
     rig->ops->cross_entropy(rig->stream, &e);
     check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
     check_matrix(rig, &logits, want, 1e-6, "gradient over logits");
@@ -54,7 +54,7 @@ static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
             row[j] = at(&logits, i, j);
         want_loss[i] = row_reference(row, ncol, target[i], 0.5, want + i * ncol);
     }
-    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad) };
+    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad), NULL };
     rig->ops->cross_entropy(rig->stream, &e);
     check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
     check_matrix(rig, &grad, want, 1e-6, "bf16 gradient over fp32 logits");
@@ -77,7 +77,7 @@ static void entropy(struct rig *rig)
     int32_t *target = must_alloc(sizeof(*target));
     float *logits = float_zeros(4), *loss = float_zeros(1);
     *target = 4;
-    struct kern_cross_entropy e = { 1, 4, { logits, 4, KERN_F32 }, target, 1, loss, { NULL, 0, KERN_F32 } };
+    struct kern_cross_entropy e = { 1, 4, { logits, 4, KERN_F32 }, target, 1, loss, { NULL, 0, KERN_F32 }, NULL };
     rig->ops->cross_entropy(rig->stream, &e);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     assert_string_equal(message, "row 0: target 4 is not one of 4");
@@ -104,7 +104,7 @@ enum { NTOK = 90, DIM = 24, NVOCAB = 77, R = 3 };
 
 struct head_case {
     struct matrix h, w, a, b, dh;
-    float *loss, *dw, *da, *db;
+    float *loss, *dw, *da, *db, *weights;
     double *want_loss, *want_dh, *want_dw, *want_da, *want_db;
     int32_t *rows, *target; /* (NTOK) */
     struct kern_head head;
@@ -137,7 +137,8 @@ static void token_reference(struct head_case *c, int64_t i, int64_t token)
         if (c->head.output == KERN_BF16)
             logits[v] = to_bf16(logits[v]);
     }
-    c->want_loss[i] = row_reference(logits, NVOCAB, c->target[i], (double)c->head.grad_scale, grad);
+    c->want_loss[i] = row_reference(logits, NVOCAB, c->target[i],
+                                    (double)c->head.grad_scale * (c->head.weights ? (double)c->weights[i] : 1), grad);
     for (int v = 0; v < NVOCAB; v++) {
         for (int j = 0; j < DIM; j++) {
             c->want_dw[v * DIM + j] += grad[v] * at(&c->h, token, j);
@@ -166,6 +167,7 @@ static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lor
                              .dw = float_zeros(NVOCAB * DIM),
                              .da = float_zeros(R * DIM),
                              .db = float_zeros(NVOCAB * R),
+                             .weights = float_zeros(NTOK),
                              .want_loss = zeros(NTOK),
                              .want_dh = zeros(NTOK * DIM),
                              .want_dw = zeros(NVOCAB * DIM),
@@ -175,6 +177,7 @@ static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lor
                              .target = must_alloc(NTOK * sizeof(int32_t)) };
     for (int i = 0; i < NTOK; i++) {
         c->target[i] = i % 7 == 2 ? -1 : i * 5 % NVOCAB;
+        c->weights[i] = i % 5 == 1 ? 0 : 0.75f - 0.25f * (float)(i % 9);
     }
     for (int i = 0, n = 0; i < NTOK; i++) /* ascending */
         if (i % 3 != 1)
@@ -211,11 +214,12 @@ static void make_coarse(struct matrix *m)
             put(m, i, j, rint(at(m, i, j) * 16) / 16);
 }
 
-static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern_dtype output)
+static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern_dtype output, bool weighted)
 {
     struct head_case c;
     head_new(rig, &c, chosen, lora, p);
     c.head.output = output;
+    c.head.weights = weighted ? c.weights : NULL;
     if (output == KERN_BF16)
         make_coarse(&c.h), make_coarse(&c.w);
     for (int64_t i = 0; i < c.head.nrow; i++)
@@ -232,18 +236,22 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern
     check_floats(rig, c.db, NVOCAB * R, c.want_db, tolerance, "db");
     matrix_free(&c.h), matrix_free(&c.w), matrix_free(&c.a), matrix_free(&c.b), matrix_free(&c.dh);
     must_free(c.rows), must_free(c.target);
-    must_free(c.loss), must_free(c.dw), must_free(c.da), must_free(c.db), must_free(c.head.scratch);
+    must_free(c.loss), must_free(c.dw), must_free(c.da), must_free(c.db), must_free(c.weights),
+        must_free(c.head.scratch);
     must_free(c.want_loss), must_free(c.want_dh), must_free(c.want_dw), must_free(c.want_da), must_free(c.want_db);
 }
 
 static void head(struct rig *rig)
 {
-    head_one(rig, false, false, 0, KERN_F32);
-    head_one(rig, true, false, 0, KERN_F32);
-    head_one(rig, true, true, 0, KERN_F32);
-    head_one(rig, false, true, 0.25f, KERN_F32);
-    head_one(rig, false, false, 0, KERN_BF16);
-    head_one(rig, true, false, 0, KERN_BF16);
+    head_one(rig, false, false, 0, KERN_F32, false);
+    head_one(rig, true, false, 0, KERN_F32, false);
+    head_one(rig, true, true, 0, KERN_F32, false);
+    head_one(rig, false, true, 0.25f, KERN_F32, false);
+    head_one(rig, false, false, 0, KERN_BF16, false);
+    head_one(rig, true, false, 0, KERN_BF16, false);
+    head_one(rig, true, true, 0, KERN_F32, true);
+    head_one(rig, false, true, 0.25f, KERN_F32, true);
+    head_one(rig, false, false, 0, KERN_BF16, true);
 }
 
 static void test_entropy(void **state)

@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* loss[i] = ln Σ exp(logits[i]) - logits[i][target[i]]; dlogits = (softmax - onehot) · grad_scale. A negative target
- * gives loss 0 and gradient 0. */
+/* loss[i] = ln Σ exp(logits[i]) - logits[i][target[i]]; dlogits = (softmax - onehot) · grad_scale · weight. A
+ * negative target gives loss 0 and gradient 0. */
 struct kern_cross_entropy {
     int64_t nrow, ncol;
     struct kern_cmat logits; /* (nrow, ncol) */
@@ -22,6 +22,7 @@ struct kern_cross_entropy {
     float *loss;             /* (nrow) */
     struct kern_mat dlogits; /* (nrow, ncol); may start at logits' address, also as bf16 over fp32 with the same pitch
                                 in bytes; data NULL: not computed */
+    const float *weights;    /* (nrow) of any sign; NULL: all are 1 */
 };
 typedef void kern_cross_entropy_fn(struct kern_stream *, const struct kern_cross_entropy *);
 
@@ -43,7 +44,8 @@ struct kern_head {
                             random numbers are indexed by row */
     const int32_t *target; /* (nrow) the token to predict; negative: the row is skipped */
     float grad_scale;      /* 1 / (supervised tokens of the whole global batch) */
-    float *loss;           /* (nrow), not scaled */
+    const float *weights;  /* (nrow) factors of the rows' gradients; NULL: all are 1 */
+    float *loss;           /* (nrow), neither scaled nor weighted */
     struct kern_mat dh;    /* (ntok, d); every row is written, unsupervised ones with 0; data NULL: only the loss is
                               computed. Must not overlap h */
     float *dw;             /* (nvocab, d) contiguous, added to; NULL: frozen */

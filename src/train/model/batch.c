@@ -48,6 +48,28 @@ void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_
     c->batch.documents = shape.table;
 }
 
+void compute_send_weights(struct compute *c)
+{
+    const struct batch *b = &c->batch;
+    for (int64_t i = 0; i < b->nrow; i++)
+        b->row_weights[i] = b->weights[b->rows[i]];
+    c->device->memory->copy(c->stream, c->on.weights, b->weights, (size_t)b->nreal * sizeof *b->weights);
+    c->device->memory->copy(c->stream, c->on.row_weights, b->row_weights, (size_t)b->nrow * sizeof *b->row_weights);
+}
+
+int compute_take_losses(struct compute *c, const struct kern_head *head, struct fsdpck_error *err)
+{
+    const struct batch *b = &c->batch;
+    c->device->memory->copy(c->stream, b->row_losses, head->loss, (size_t)head->nrow * sizeof *b->row_losses);
+    int rc = compute_sync(c, err);
+    for (int64_t i = 0; i < head->nrow && !rc; i++) {
+        const int64_t token = head->rows ? b->rows[i] : i;
+        if (token < b->nreal)
+            b->losses[token] = b->row_losses[i];
+    }
+    return rc;
+}
+
 void compute_send_batch(struct compute *c)
 {
     struct batch *b = &c->batch;
@@ -60,4 +82,6 @@ void compute_send_batch(struct compute *c)
         c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
     c->device->memory->copy(c->stream, c->on.rng_offset, b->rng_offset, sizeof *b->rng_offset);
     compute_send_documents(c, b->cu_seqlens, b->ndocs);
+    if (c->weighing.on && !c->weighing.weigh)
+        compute_send_weights(c);
 }

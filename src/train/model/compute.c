@@ -202,6 +202,10 @@ static void alloc_host(struct compute *c, struct bump *v)
     b->targets = bump_ints(v, c->ntok);
     b->rows = bump_ints(v, c->ntok);
     b->row_targets = bump_ints(v, c->ntok);
+    b->weights = bump_floats(v, c->ntok);
+    b->losses = bump_floats(v, c->ntok);
+    b->row_weights = bump_floats(v, c->ntok);
+    b->row_losses = bump_floats(v, c->ntok);
     b->cu_seqlens = bump_alloc(v, (c->ndocs + 1) * sizeof(int64_t));
     c->loss_back = bump_alloc(v, sizeof *c->loss_back);
     b->rng_offset = bump_alloc(v, sizeof *b->rng_offset);
@@ -216,11 +220,14 @@ static void alloc_all(struct compute *c, struct bump *v)
     c->on.targets = bump_ints(v, n);
     c->on.rows = bump_ints(v, n);
     c->on.row_targets = bump_ints(v, n);
+    c->on.weights = bump_floats(v, n);
+    c->on.row_weights = bump_floats(v, n);
     c->on.rng_offset = bump_alloc(v, sizeof *c->on.rng_offset);
     c->loss_sum = bump_alloc(v, sizeof *c->loss_sum);
-    alloc_blocks(c, v);
+    /* Before what depends on the adapters: computations that share memory have the same tables at the same place. */
     c->cosines = bump_floats(v, n * m->rope.dim / 2);
     c->sines = bump_floats(v, n * m->rope.dim / 2);
+    alloc_blocks(c, v);
     c->x_last = bump_acts(v, c->widest, n * m->hidden);
     c->rstd_last = bump_floats(v, n);
     c->h = bump_acts(v, c->widest, n * m->hidden);
@@ -300,7 +307,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
 {
     c->m = m;
     c->l = l;
-    c->whole = c->beside ? c->beside->whole : l;
+    c->whole = c->beside && c->beside->whole->ntrained ? c->beside->whole : l;
     c->dtype = c->widest = layout_dtype(l, 0);
     for (uint32_t g = 0; g < l->ngroups; g++)
         c->widest = layout_dtype(l, g) == KERN_F32 ? KERN_F32 : c->widest;

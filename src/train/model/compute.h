@@ -63,7 +63,10 @@ struct batch {
     int32_t *ids, *positions, *targets; /* (ntok); target -1: not supervised */
     int64_t
         nrow; /* set by compute: number of supervised tokens, and of others that pad them to a multiple of row_unit */
-    int32_t *rows, *row_targets;           /* (nrow) set by compute: their indices and targets */
+    int32_t *rows, *row_targets; /* (nrow) set by compute: their indices and targets */
+    float *weights;              /* (ntok) factors of the tokens' losses; used if compute.weighing.on */
+    float *losses; /* (ntok) -ln p of each token's target, without its weight; set by compute if compute.weighing.on */
+    float *row_weights, *row_losses;       /* (nrow) the same by row; set by compute */
     int64_t *cu_seqlens;                   /* (ndocs + 1) */
     struct kern_attention_table documents; /* set by compute */
 };
@@ -71,6 +74,7 @@ struct batch {
 /* The part of a batch that kernels read, in device memory. */
 struct batch_copy {
     int32_t *ids, *positions, *targets, *rows, *row_targets; /* (ntok) */
+    float *weights, *row_weights;                            /* (ntok) */
     struct kern_rng_offset *rng_offset;
 };
 
@@ -87,10 +91,20 @@ struct compute_group_data {
     size_t at;
 };
 
+/* For losses that are not the mean of -ln p over the supervised tokens of a step. */
+struct compute_weighing {
+    bool on; /* gradients are weighted (batch.weights), and batch.losses are wanted */
+    /* Called between forward and backward pass with batch.losses set; sets batch.weights of the tokens with a target.
+     * NULL: the caller has set them. */
+    void (*weigh)(void *ctx, struct batch *b);
+    void *ctx;
+};
+
 struct compute {
     const struct model *m;
     const struct layout *l;
-    const struct layout *whole;   /* what the hooks gather: l, or the layout of several computations together */
+    const struct layout *whole;   /* what the hooks gather: l, or the layout of several computations that are trained
+                                     together */
     const struct compute *beside; /* NULL: alone; else the pool, the stream and group_data are borrowed from this one */
     const struct kern_device *device;
     struct kern_pool *pool;
@@ -112,6 +126,7 @@ struct compute {
     struct compute_group_data *group_data; /* (ngroups) point into `values` until a hook changes them */
     struct batch batch;
     struct batch_copy on;
+    struct compute_weighing weighing;
     double *loss_sum, *loss_back; /* loss of the micro-batch: in device memory; in pinned memory */
     struct block *blocks;         /* (nlayer) */
     int64_t *starts;              /* (nlayer, nexperts + 1) host memory for the blocks' routings */
@@ -145,11 +160,12 @@ struct compute {
  * before the first micro-batch. */
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
-/* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. */
+/* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. Computations
+ * beside one other that have the same ntok, and never run at the same time, may share memory. */
 int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
 /* The same beside another computation, which has started on a device and outlives this one: with its device, threads,
  * stream and addresses of groups, and hooks that are called as for it. l: as its layout has the parameters
- * (model/layout_join.h). */
+ * (model/layout_join.h), or, beside one that trains nothing, with adapters of its own (model/layout_beside.h). */
 int compute_new_beside(const struct compute *other, const struct model *m, const struct layout *l,
                        const struct train_config *config, int64_t ntok, size_t ndocs, struct compute **out,
                        struct fsdpck_error *err);

@@ -57,6 +57,10 @@ int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_erro
 
 /* Pads the batch and copies it to where kernels read it. */
 void compute_send_batch(struct compute *c);
+/* Copies batch.weights to where kernels read them. */
+void compute_send_weights(struct compute *c);
+/* Waits for the head, and sets batch.losses. */
+int compute_take_losses(struct compute *c, const struct kern_head *head, struct fsdpck_error *err);
 /* Builds batch.documents for the batch's ntok tokens. */
 void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc);
 

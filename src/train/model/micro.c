@@ -163,6 +163,7 @@ static struct kern_head head_of(struct compute *c)
                            .rows = c->on.rows,
                            .target = c->on.row_targets,
                            .grad_scale = b->grad_scale,
+                           .weights = c->weighing.on ? c->on.row_weights : NULL,
                            .loss = c->loss,
                            .dh = mat(c, c->dh, head->nin),
                            .dw = grad_of(c, head->w),
@@ -184,6 +185,7 @@ static struct kern_head head_of(struct compute *c)
         h.nrow = b->ntok;
         h.rows = NULL;
         h.target = c->on.targets;
+        h.weights = c->weighing.on ? c->on.weights : NULL;
     }
     return h;
 }
@@ -267,13 +269,49 @@ static int take_loss(struct compute *c, double *loss, struct fsdpck_error *err)
     return rc;
 }
 
-static void compute_head(struct compute *c)
+/* dh and dw are not set, so the head computes no gradient. */
+static struct kern_head loss_head_of(struct compute *c)
 {
     struct kern_head head = head_of(c);
+    head.dh.data = NULL;
+    head.dw = NULL;
+    return head;
+}
+
+/* The weights of tokens that depend on their losses take a head of their own. */
+static int weigh(struct compute *c, struct fsdpck_error *err)
+{
+    if (!c->weighing.on || !c->weighing.weigh)
+        return 0;
+    const struct kern_head head = loss_head_of(c);
+    kern_head_run(c->device, c->stream, &head);
+    int rc = compute_take_losses(c, &head, err);
+    if (!rc) {
+        c->weighing.weigh(c->weighing.ctx, &c->batch);
+        compute_send_weights(c);
+    }
+    return rc;
+}
+
+static int compute_head(struct compute *c, struct fsdpck_error *err)
+{
+    int rc = weigh(c, err);
+    if (rc)
+        return rc;
+    const struct kern_head head = head_of(c);
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
     balance_end(c);
     send_loss(c);
+    return 0;
+}
+
+/* After everything that was enqueued. */
+static int take_results(struct compute *c, double *loss, struct fsdpck_error *err)
+{
+    const struct kern_head head = head_of(c);
+    int rc = take_loss(c, loss, err);
+    return rc || !c->weighing.on ? rc : compute_take_losses(c, &head, err);
 }
 
 static int run_together(const struct together *t, const struct compute_hook *hook, double *losses,
@@ -287,10 +325,12 @@ static int run_together(const struct together *t, const struct compute_hook *hoo
         return rc;
     for
         EACH(t, c)
-    compute_head(c);
-    rc = backward(t, hook, err);
+    if (!rc)
+        rc = compute_head(c, err);
+    if (!rc)
+        rc = backward(t, hook, err);
     for (size_t i = 0; i < t->n && !rc; i++)
-        rc = take_loss(t->all[i], &losses[i], err);
+        rc = take_results(t->all[i], &losses[i], err);
     return rc;
 }
 
@@ -318,20 +358,17 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
-/* dh and dw are not set, so the head computes no gradient. */
 static int forward_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
 {
     int rc = forward(&(struct together){ &c, 1, c }, hook, err);
     if (rc)
         return rc;
-    struct kern_head head = head_of(c);
-    head.dh.data = NULL;
-    head.dw = NULL;
+    const struct kern_head head = loss_head_of(c);
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
     send_loss(c);
     compute_leave_end(c, hook);
-    return take_loss(c, loss, err);
+    return take_results(c, loss, err);
 }
 
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
