@@ -50,6 +50,7 @@ NEEDS = {
     "mpi": "Open MPI, and several hosts",
     "slurm": "Slurm",
     "package": "the Python package: tests/python runs these blocks",
+    "tinker": "the tinker package, and a server",
     "torch": "PyTorch, or transformers and PEFT",
     "build": "a build from scratch, which takes minutes",
     "hours": "hours, or a machine on which nothing else runs",

@@ -9,9 +9,9 @@ ORDER = {
                  "verbs", "doctor"],
     "src/train": [
         "arrays", "text", "look", "board", "config", "import", "data", "comm", "model", "price", "rank", "state",
-        "sample", "run"
+        "sample", "run", "serve"
     ],
-    "src/tools": ["common", "embed", "describe", "report", "ui", "fsdpck", "fsdptrain"],
+    "src/tools": ["common", "embed", "describe", "report", "ui", "serve", "fsdpck", "fsdptrain"],
 }
 APART = {("src/tools", "fsdptrain", "fsdpck")}  # (floor, folder, folder that it may not include)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

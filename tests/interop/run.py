@@ -13,7 +13,7 @@ os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS
 import ckpt_common as c
 import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors
 import check_expert_adapters, check_moe, check_placement, check_python, check_quant, check_quant_forms, check_quantize
-import check_template, check_tensorboard, check_tokenizer, check_trainers, check_ui
+import check_template, check_tensorboard, check_tinker, check_tokenizer, check_trainers, check_ui
 import first_run, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
@@ -482,6 +482,7 @@ def main():
                    os.path.join(os.path.dirname(a.binary), "fsdptrain"))
         checks.run("TensorBoard reads a run's events, also of a resumed one", check_tensorboard.check, a.binary)
         checks.run("PEFT loads adapters that were downloaded from fsdptrain ui", check_ui.check, a.binary)
+        checks.run("the tinker SDK trains, saves and samples with fsdptrain serve", check_tinker.check, a.binary)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2,
                    os.path.join(work, "ranks3-hf"))
     finally:

@@ -10,7 +10,7 @@ import sys
 
 from verbs import options, verbs
 
-PAGES = {"fsdpck": ("cli.md", "lora.md"), "fsdptrain": ("train.md", "gpu.md", "hosts.md", "ui.md")}
+PAGES = {"fsdpck": ("cli.md", "lora.md"), "fsdptrain": ("train.md", "gpu.md", "hosts.md", "ui.md", "serve.md")}
 
 
 def read(path):

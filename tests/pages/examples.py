@@ -70,7 +70,7 @@ def main():
                     print("%s has no example" % verb)
                     bad += 1
                 for line in found:
-                    code, said = serve(line, cwd, env) if verb == "ui" else run(line, cwd, env)
+                    code, said = serve(line, cwd, env) if verb in ("ui", "serve") else run(line, cwd, env)
                     count += 1
                     if code:
                         print("%s\n%s= %d" % (line, said, code))

@@ -59,7 +59,10 @@ cmd groff|groff-base|man pages are rendered
 cmd mandoc|mandoc|man pages are checked'
 wants_ui='pc libmicrohttpd|libmicrohttpd-dev|the page of fsdptrain ui
 pc sqlite3|libsqlite3-dev|its queue'
-wants_test+=$'\n'$wants_ui
+wants_serve='pc libmicrohttpd|libmicrohttpd-dev|fsdptrain serve
+pc libprotobuf-c|libprotobuf-c-dev|its protobuf
+cmd protoc-c|protobuf-c-compiler|its protobuf'
+wants_test+=$'\n'$wants_ui$'\n'$wants_serve
 # Ubuntu has it as a snap only, and skips the tests that open pages.
 grep -qs '^ID=debian' /etc/os-release && wants_test+=$'\ncmd chromium|chromium|pages are opened in a browser'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer

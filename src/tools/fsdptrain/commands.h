@@ -11,6 +11,7 @@ int cmd_report(const struct command *self, int argc, char **argv);
 int cmd_run(const struct command *self, int argc, char **argv);
 int cmd_init(const struct command *self, int argc, char **argv);
 int cmd_sample(const struct command *self, int argc, char **argv);
+int cmd_serve(const struct command *self, int argc, char **argv);
 int cmd_top(const struct command *self, int argc, char **argv);
 int cmd_ui(const struct command *self, int argc, char **argv);
 int cmd_tokenize(const struct command *self, int argc, char **argv);

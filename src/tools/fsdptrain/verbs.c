@@ -14,6 +14,7 @@ static const struct command commands[] = {
     { .name = "report", .run = cmd_report, .summary = "show runs: one HTML file, or their metrics as CSV" },
     { .name = "top", .run = cmd_top, .summary = "look at a run from another terminal" },
     { .name = "ui", .run = cmd_ui, .summary = "serve a page with a queue of runs" },
+    { .name = "serve", .run = cmd_serve, .summary = "train and sample adapters for clients of the Tinker API" },
     { .name = "keep", .run = cmd_keep, .summary = "keep memory for the ranks of this host, as `run --hosts` asks" },
 };
 

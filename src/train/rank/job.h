@@ -47,6 +47,7 @@ struct job {
     struct job *const *tenants; /* (ntenants) several adapters on one base: the jobs that train each alone. Then the
                                    layout is theirs joined (model/layout_join.h), and data is NULL. Borrowed */
     size_t ntenants;
+    bool serves; /* adapters come and go beside the base (train/serve.h): its weights are identified for them */
     uint64_t nsteps;
     char date[12];          /* the date in the data or samples; empty: none */
     uint32_t first, nranks; /* first rank of this process; number of ranks in all processes */

@@ -29,36 +29,6 @@ struct sampler {
     size_t nprompt, most;
 };
 
-/* Translates adapter_config.json to keys of CONFIG.json, with PEFT's defaults for missing keys. */
-static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
-{
-    static const char *const keys[] = {
-        "r",       "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save",
-        "use_dora"
-    };
-    char path[ADAPTER_PATH];
-    json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", adapter, "r", 8, "lora_alpha", 8);
-    int rc = lora ? adapter_config_read(adapter, path, &theirs, err) : fsdpck_error_nomem(err, strlen(adapter));
-    if (rc) {
-        json_decref(lora);
-        return rc;
-    }
-    const char *type = json_string_value(json_object_get(theirs, "peft_type"));
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        json_t *value = json_object_get(theirs, keys[i]);
-        if (value && !json_is_null(value))
-            json_object_set(lora, keys[i], value);
-    }
-    if (type && strcmp(type, "LORA") != 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported",
-                              type);
-    else if (!json_object_get(lora, "target_modules"))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'target_modules' is missing");
-    json_decref(theirs);
-    json_object_set_new(root, "lora", lora);
-    return rc;
-}
-
 /* A checkpoint says how its base was held; a PEFT folder does not. */
 static int add_held(json_t *root, const char *adapter, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
@@ -85,7 +55,7 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     int rc = root ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no UTF-8", model);
     *out = (struct train_config){ 0 };
     if (!rc && opt->adapter)
-        rc = add_lora(root, opt->adapter, err);
+        rc = adapter_put_lora(opt->adapter, root, err);
     if (!rc && opt->adapter)
         rc = add_held(root, opt->adapter, &opt->fs, err);
     if (rc) {

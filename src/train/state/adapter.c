@@ -203,7 +203,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     fsdpck_source_close(src);
     if (!rc)
         rc = write_config(job, folder, err);
-    if (!rc)
+    if (!rc && job->data)
         rc = card_write(job, step, folder, out, err);
     if (!rc)
         rc = sync_path(folder, err);
@@ -282,6 +282,35 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
         json_decref(theirs);
     else
         *out = theirs;
+    return rc;
+}
+
+int adapter_put_lora(const char *folder, json_t *root, struct fsdpck_error *err)
+{
+    static const char *const keys[] = {
+        "r",       "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save",
+        "use_dora"
+    };
+    char path[ADAPTER_PATH];
+    json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", folder, "r", 8, "lora_alpha", 8);
+    int rc = lora ? adapter_config_read(folder, path, &theirs, err) : fsdpck_error_nomem(err, strlen(folder));
+    if (rc) {
+        json_decref(lora);
+        return rc;
+    }
+    const char *type = json_string_value(json_object_get(theirs, "peft_type"));
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        json_t *value = json_object_get(theirs, keys[i]);
+        if (value && !json_is_null(value))
+            json_object_set(lora, keys[i], value);
+    }
+    if (type && strcmp(type, "LORA") != 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported",
+                              type);
+    else if (!json_object_get(lora, "target_modules"))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'target_modules' is missing");
+    json_decref(theirs);
+    json_object_set_new(root, "lora", lora);
     return rc;
 }
 

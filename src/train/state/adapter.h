@@ -6,7 +6,7 @@
 #include "rank/rank.h"
 
 /* Writes the folder OUT from the committed checkpoint of a step. Replaces an older folder atomically, but preserves a
- * README.md that the user wrote. One process calls it. */
+ * README.md that the user wrote. A job without data has no card. One process calls it. */
 int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out,
                    struct fsdpck_error *err);
 /* adapter_config.json as PEFT writes it. Owned; NULL: out of memory. */
@@ -15,6 +15,9 @@ enum { ADAPTER_PATH = 4096 };
 /* Reads adapter_config.json from a PEFT folder or from a checkpoint's assets. Unsupported keys that change the maths
  * are errors. path: the file that was read. *out is owned. */
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], struct json_t **out, struct fsdpck_error *err);
+/* Sets key "lora" of a config from a folder's adapter_config.json, with PEFT's defaults for missing keys, and with
+ * init_adapter. */
+int adapter_put_lora(const char *folder, struct json_t *root, struct fsdpck_error *err);
 /* Checks that adapter_config.json of lora.init_adapter agrees with the config. */
 int adapter_check_start(const struct train_config *config, struct fsdpck_error *err);
 

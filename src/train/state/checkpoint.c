@@ -212,8 +212,9 @@ static int barrier(void *ctx)
     return c->ops->barrier(c, "saving", &err);
 }
 
-int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
-                     const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err)
+int checkpoint_write_as(const struct checkpoint_list *list, const struct checkpoint_write_options *how,
+                        struct comm *comm, const struct job *job, const char *path, const char *state,
+                        const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
     /* For a fully trained model, the checkpoint contains the assets of its folder, so that `fsdpck export` writes a
      * model that loads. For adapters, it only names the base. */
@@ -227,13 +228,20 @@ int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, cons
                                        .barrier = comm->nranks > 1 ? barrier : NULL,
                                        .barrier_ctx = comm,
                                        .tensors = list->tensors,
-                                       .ntensors = list->ntensors,
+                                       .ntensors = list->ntensors / (how->values_only ? CHECKPOINT_TREES : 1),
+                                       .force = how->force,
                                        .state = state,
                                        .assets = lora ? NULL : job->config->model,
                                        .extra_assets = &config,
                                        .nextra_assets = lora,
                                        .base = lora ? list->base : NULL };
     return fsdpck_save(&req, fs, NULL, err);
+}
+
+int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
+                     const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err)
+{
+    return checkpoint_write_as(list, &(struct checkpoint_write_options){ 0 }, comm, job, path, state, fs, err);
 }
 
 static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *reads, int tree, struct fsdpck_error *err)
@@ -259,20 +267,25 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *re
     return rc;
 }
 
-int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
+int checkpoint_read(struct rank *r, struct fsdpck_source *src, struct fsdpck_error *err)
 {
-    struct fsdpck_source *src;
     struct reads *reads = NULL;
-    struct state_counts counts;
-    int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
-    comm_at(r->comm, 0, "loading of the checkpoint");
-    if (!rc)
-        rc = state_check_base(r, src, err);
+    int rc = state_check_base(r, src, err);
     if (!rc)
         rc = reads_new(r, src, &reads, err);
     for (int tree = 0; tree < TREES && !rc; tree++)
         rc = read_tree(r, src, reads, tree, err);
-    rc = reads_end(reads, rc, err);
+    return reads_end(reads, rc, err);
+}
+
+int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    struct state_counts counts;
+    int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
+    comm_at(r->comm, 0, "loading of the checkpoint");
+    if (!rc)
+        rc = checkpoint_read(r, src, err);
     if (!rc)
         rc = state_read_counts(src, &counts, err);
     if (!rc) {
@@ -288,7 +301,8 @@ static int refuse_tensor(const struct job *job, const struct fsdpck_source *src,
                          struct fsdpck_error *err)
 {
     struct settings_diff list = { 0 };
-    state_diff_lora(job, src, &list);
+    if (job->data)
+        state_diff_lora(job, src, &list);
     return fsdpck_error_set(
         err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
         list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);
@@ -317,8 +331,7 @@ static int check_others(const struct job *job, const struct fsdpck_source *src, 
     return 0;
 }
 
-/* Checks that each tree has every trained tensor, with its shape, and no other tensor. */
-static int check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
+int checkpoint_check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
     size_t nfound = 0;
@@ -346,7 +359,7 @@ int job_check_resume(const struct job *job, const char *path, uint64_t *step, st
     if (!rc)
         rc = state_check(job, src, err);
     if (!rc)
-        rc = check_tensors(job, src, err);
+        rc = checkpoint_check_tensors(job, src, err);
     if (!rc)
         rc = state_read_counts(src, &counts, err);
     if (!rc)

@@ -29,7 +29,19 @@ int checkpoint_keep(const struct rank *r, float *loose, struct fsdpck_error *err
 /* Collective over comm; any thread may call it. state: from state_write(). */
 int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
                      const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err);
+/* The same in other ways. */
+struct checkpoint_write_options {
+    bool values_only; /* without the moments */
+    bool force;       /* replaces what is there */
+};
+int checkpoint_write_as(const struct checkpoint_list *list, const struct checkpoint_write_options *how,
+                        struct comm *comm, const struct job *job, const char *path, const char *state,
+                        const struct fsdpck_options *fs, struct fsdpck_error *err);
 
+/* Checks that each tree has every trained tensor, with its shape, and no other tensor. */
+int checkpoint_check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
+/* Reads this rank's part of the three trees, which checkpoint_check_tensors() has found complete. */
+int checkpoint_read(struct rank *r, struct fsdpck_source *src, struct fsdpck_error *err);
 /* Reads this rank's part of the state; does not publish it (rank_publish() does). After a failure the state is
  * undefined. */
 int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err);

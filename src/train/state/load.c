@@ -28,6 +28,12 @@ struct selection {
     bool only_frozen; /* no trained ones */
 };
 
+/* The base is identified for the adapters that are saved. */
+static bool names_base(const struct job *job)
+{
+    return job->config->lora.enabled || job->serves;
+}
+
 static bool is_read(const struct rank *r, const struct param *p, struct selection from)
 {
     return sources_has(r->job, p, from.adapter) && !(from.only_frozen && p->trainable);
@@ -44,7 +50,7 @@ static uint64_t row_nelem(const struct param *p, struct selection from)
 static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p,
                     struct selection from, struct loaded *loaded, struct fsdpck_error *err)
 {
-    const bool identifies = r->job->config->lora.enabled && !param_is_adapter(p); /* see name_base() */
+    const bool identifies = names_base(r->job) && !param_is_adapter(p);
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     int rc = sources_find(src, p, from.adapter, &t, err);
@@ -287,7 +293,7 @@ static int load_base(struct rank *r, bool only_frozen, struct fsdpck_error *err)
     int rc = loaded ? load_all(r, from, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     if (!rc)
         r->model_dtype = most_common_dtype(&r->job->layout, loaded);
-    if (!rc && r->job->config->lora.enabled)
+    if (!rc && names_base(r->job))
         rc = name_base(r, loaded, err);
     free(loaded);
     return rc;
@@ -380,6 +386,14 @@ int rank_load_tenants(struct rank *r, const bool *only_frozen, struct fsdpck_err
         if (!rc)
             rc = begin_adapter(&r->tenants[i], only_frozen[i], err);
     }
+    return rc ? rc : rank_publish(r, true, err);
+}
+
+int rank_load_beside(const struct rank *base, struct rank *r, bool only_frozen, struct fsdpck_error *err)
+{
+    int rc = share_base(base, r, err);
+    if (!rc)
+        rc = begin_adapter(r, only_frozen, err);
     return rc ? rc : rank_publish(r, true, err);
 }
 

@@ -10,6 +10,8 @@
 int rank_load(struct rank *r, bool only_frozen, struct fsdpck_error *err);
 /* The same for all tenants of the rank: the base once, and the adapter of each. only_frozen: (job->ntenants) */
 int rank_load_tenants(struct rank *r, const bool *only_frozen, struct fsdpck_error *err);
+/* An adapter alone, beside a base that is loaded (rank/beside.h). */
+int rank_load_beside(const struct rank *base, struct rank *r, bool only_frozen, struct fsdpck_error *err);
 /* As rank_load() of all parameters, but overwrites any state of the rank. */
 int rank_start_anew(struct rank *r, struct fsdpck_error *err);
 

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tasks and the lanes that run them. Each adapter has a queue, in order. Passes and samples that follow each other run
+ * at the same time, in units; any other task runs alone. A lane takes the next unit of the adapter that has been served
+ * least. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "serve/losses.h"
+#include "serve/serve_impl.h"
+
+/* ---- Adapters */
+
+int serve_adapter_new(struct serve *s, bool frozen, struct serve_adapter **out, struct fsdpck_error *err)
+{
+    struct serve_adapter *a = calloc(1, sizeof *a);
+    *out = a;
+    if (!a)
+        return fsdpck_error_nomem(err, sizeof *a);
+    a->s = s;
+    a->frozen = frozen;
+    pthread_mutex_lock(&s->mutex);
+    a->next = s->adapters;
+    s->adapters = a;
+    pthread_mutex_unlock(&s->mutex);
+    return 0;
+}
+
+/* The mutex is held, and is released. Frees an adapter that nobody uses any more. */
+static void drop_unused(struct serve_adapter *a)
+{
+    struct serve *s = a->s;
+    const bool unused = a->released && !a->first && !a->nending;
+    for (struct serve_adapter **p = &s->adapters; unused && *p; p = &(*p)->next)
+        if (*p == a) {
+            *p = a->next;
+            break;
+        }
+    pthread_mutex_unlock(&s->mutex);
+    if (unused) {
+        held_free(s, a->held);
+        free(a);
+    }
+}
+
+void serve_adapter_release(struct serve_adapter *a)
+{
+    pthread_mutex_lock(&a->s->mutex);
+    a->released = true;
+    drop_unused(a);
+}
+
+/* ---- Submitting */
+
+/* One that comes back has no claim on the time that others had. */
+static void come_back(struct serve_adapter *a)
+{
+    double least = INFINITY;
+    for (const struct serve_adapter *other = a->s->adapters; other; other = other->next)
+        if (other != a && other->first && other->served < least)
+            least = other->served;
+    if (!isinf(least) && a->served < least)
+        a->served = least;
+}
+
+void serve_submit(struct serve *s, struct serve_task *t)
+{
+    struct serve_adapter *a = t->adapter;
+    t->next = NULL;
+    t->nunits = 1;
+    t->nbegun = t->nended = 0;
+    t->packets = NULL;
+    t->err = (struct fsdpck_error){ 0 };
+    if (t->kind == SERVE_PASS && pass_plan(s, t)) {
+        t->done(t);
+        return;
+    }
+    pthread_mutex_lock(&s->mutex);
+    if (!a->first)
+        come_back(a);
+    *(a->first ? &a->last->next : &a->first) = t;
+    a->last = t;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* ---- Choosing */
+
+struct unit {
+    struct serve_task *t;
+    size_t number;
+    uint64_t ticket;
+};
+
+static bool runs_in_units(const struct serve_task *t)
+{
+    return t->kind == SERVE_PASS || t->kind == SERVE_SAMPLE;
+}
+
+static bool is_for_files(const struct serve_task *t)
+{
+    return !runs_in_units(t) && t->kind != SERVE_OPTIMIZE;
+}
+
+/* The task of the adapter that has a unit for the lane; NULL: none. */
+static struct serve_task *ready_task(const struct serve_adapter *a, bool files)
+{
+    struct serve_task *t = a->first;
+    while (t && runs_in_units(t) && t->nbegun == t->nunits)
+        t = t->next;
+    if (!t || (t != a->first && !runs_in_units(t)) || t->nbegun == t->nunits)
+        return NULL;
+    return is_for_files(t) == files ? t : NULL;
+}
+
+/* The mutex is held. */
+static bool choose(struct lane *lane, struct unit *out)
+{
+    const bool files = lane->number == lane->s->nranks;
+    const struct serve_adapter *best = NULL;
+    for (const struct serve_adapter *a = lane->s->adapters; a; a = a->next)
+        if ((!best || a->served < best->served) && ready_task(a, files))
+            best = a;
+    if (!best)
+        return false;
+    struct serve_task *t = ready_task(best, files);
+    *out = (struct unit){ .t = t, .number = t->nbegun++ };
+    if (t->kind == SERVE_PASS)
+        t->adapter->served += (double)pass_ntok(t, out->number);
+    else if (t->kind == SERVE_SAMPLE)
+        t->adapter->served += (double)(t->sample.nprompt + t->sample.rule.max_new_tokens * t->sample.nsamples);
+    if (t->kind == SERVE_PASS && t->pass.backward)
+        out->ticket = t->adapter->tickets++;
+    return true;
+}
+
+void queue_await_turn(struct serve_adapter *a, uint64_t ticket)
+{
+    struct serve *s = a->s;
+    pthread_mutex_lock(&s->mutex);
+    while (a->folded != ticket)
+        pthread_cond_wait(&s->changed, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void queue_pass_turn(struct serve_adapter *a)
+{
+    pthread_mutex_lock(&a->s->mutex);
+    a->folded++;
+    pthread_cond_broadcast(&a->s->changed);
+    pthread_mutex_unlock(&a->s->mutex);
+}
+
+/* ---- Running */
+
+static int run_alone(struct lane *lane, struct serve_task *t)
+{
+    switch (t->kind) {
+    case SERVE_BEGIN: return adapter_begin(lane, t);
+    case SERVE_LOAD: return adapter_load(lane, t);
+    case SERVE_OPTIMIZE: return optimize_run(lane, t);
+    case SERVE_SAVE: return save_run(lane, t);
+    case SERVE_FREEZE: return adapter_freeze(lane, t);
+    case SERVE_SAMPLE: return generate_run(lane, t);
+    case SERVE_PASS: break;
+    }
+    return 0;
+}
+
+static void run(struct lane *lane, const struct unit *u, struct fsdpck_error *err)
+{
+    struct serve_task *t = u->t;
+    if (t->kind != SERVE_BEGIN && !t->adapter->held)
+        fsdpck_error_set(err, FSDPCK_ERR_MISSING, NULL, "the adapter could not begin");
+    else if (t->kind == SERVE_PASS)
+        pass_run(lane, t, u->number, u->ticket, err);
+    else
+        run_alone(lane, t);
+}
+
+/* The mutex is held. Takes a task that has run out of the queue. A pass, or a sample, may end before earlier ones. */
+static struct serve_task *take_done(struct serve_adapter *a)
+{
+    struct serve_task *before = NULL, *t = a->first;
+    while (t && t->nended < t->nunits) {
+        before = t;
+        t = runs_in_units(t) ? t->next : NULL;
+    }
+    if (!t)
+        return NULL;
+    *(before ? &before->next : &a->first) = t->next;
+    a->last = t->next ? a->last : before;
+    return t;
+}
+
+static void finish(struct serve_task *t)
+{
+    if (t->kind == SERVE_PASS && !t->err.code) {
+        t->pass.loss_sum = 0;
+        for (size_t i = 0; i < t->pass.ndata; i++)
+            t->pass.loss_sum += losses_sum(&t->pass, &t->pass.data[i]);
+    }
+    pass_drop(t);
+    t->done(t);
+}
+
+/* The mutex is held, and is released. */
+static void end_unit(const struct unit *u, const struct fsdpck_error *err)
+{
+    struct serve_adapter *a = u->t->adapter;
+    struct serve_task *t;
+    if (!u->t->err.code)
+        u->t->err = *err;
+    u->t->nended++;
+    a->nending++;
+    while ((t = take_done(a)) != NULL) {
+        pthread_mutex_unlock(&a->s->mutex);
+        finish(t);
+        pthread_mutex_lock(&a->s->mutex);
+    }
+    a->nending--;
+    pthread_cond_broadcast(&a->s->changed);
+    drop_unused(a);
+}
+
+void *queue_run(void *ctx)
+{
+    struct lane *lane = ctx;
+    struct serve *s = lane->s;
+    pthread_mutex_lock(&s->mutex);
+    while (!s->ends) {
+        struct unit u;
+        struct fsdpck_error err = { 0 };
+        if (!choose(lane, &u)) {
+            pthread_cond_wait(&s->changed, &s->mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&s->mutex);
+        run(lane, &u, &err);
+        pthread_mutex_lock(&s->mutex);
+        end_unit(&u, &err);
+        pthread_mutex_lock(&s->mutex);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internals of a server's base, ranks and adapters, shared by its files. */
+#ifndef SERVE_IMPL_H
+#define SERVE_IMPL_H
+
+#include <pthread.h>
+#include <train/serve.h>
+
+#include "rank/beside.h"
+#include "sample/choose.h"
+#include "serve/ranges.h"
+
+/* A thread of the server. A rank computes; one thread more, without buffers for it, reads and writes files. */
+struct lane {
+    struct serve *s;
+    uint32_t number; /* of the rank; nranks: the thread for files */
+    struct comm *comm;
+    struct rank *rank; /* bare; of the thread for files, only its computation: */
+    struct compute *compute;
+    struct kern_buffer activations; /* shared by the computations of all adapters */
+    float *grads;                   /* (grads_capacity) of the packet that the rank computes */
+    int64_t grads_capacity;
+    struct choose *choose;
+    struct fsdpck_error err; /* of its start */
+    pthread_t thread;
+    bool started;
+};
+
+struct serve {
+    struct train_config config;
+    struct train_options opt;
+    struct job job; /* of the base: all of it frozen */
+    struct job_status *job_status;
+    struct comm_world *world;
+    uint64_t seq_len, max_rank;
+    uint32_t nranks;
+    struct lane *lanes; /* (nranks + 1) */
+    uint64_t activation_nbytes;
+    struct serve_adapter *base;
+
+    pthread_mutex_t mutex; /* of what follows */
+    pthread_cond_t changed;
+    struct ranges ranges; /* of parameter memory, behind the base */
+    struct serve_adapter *adapters;
+    uint32_t nready;   /* lanes that have started, or failed to */
+    bool opened, ends; /* lanes may take tasks; must end */
+};
+
+/* What an adapter holds once it has begun. */
+struct held {
+    struct train_config config;
+    struct job job;
+    struct rank_beside beside; /* not of the base */
+    struct range values;
+    struct compute **computes; /* (nranks) each made by its lane, on first use */
+    bool has_grads;            /* beside.rank->own holds the gradients of the passes so far */
+};
+
+struct serve_adapter {
+    struct serve *s;
+    bool frozen;
+    struct held *held;               /* NULL: it has not begun */
+    struct serve_task *first, *last; /* the queue; under s->mutex, as is what follows */
+    double served;                   /* tokens that were computed for it */
+    uint64_t tickets, folded;        /* packets with gradients that have begun; whose gradients are added */
+    uint32_t nending;                /* lanes that end its tasks */
+    bool released;
+    struct serve_adapter *next;
+};
+
+/* adapter.c: each runs in a lane, while no other task of the adapter does. */
+int adapter_begin(struct lane *lane, struct serve_task *t);
+int adapter_load(struct lane *lane, struct serve_task *t);
+int adapter_freeze(struct lane *lane, struct serve_task *t);
+int adapter_begin_base(struct serve *s, struct serve_adapter *a, struct fsdpck_error *err);
+void held_free(struct serve *s, struct held *h); /* NULL does nothing */
+/* The config of a new adapter; owned. */
+int adapter_config_of(const struct serve *s, const struct serve_lora *lora, struct train_config *out,
+                      struct fsdpck_error *err);
+/* The layout of an adapter that is placed nowhere. */
+int adapter_layout(const struct serve *s, const struct train_config *config, struct layout *out,
+                   struct fsdpck_error *err);
+/* The computation of a lane for an adapter. */
+int adapter_compute(struct lane *lane, struct held *h, struct compute **out, struct fsdpck_error *err);
+
+/* pass.c */
+/* Divides a pass into packets: sets t->nunits. */
+int pass_plan(const struct serve *s, struct serve_task *t);
+void pass_drop(struct serve_task *t);
+/* Computes one packet. ticket: its number in the order in which gradients are added; unused by a forward pass. */
+int pass_run(struct lane *lane, struct serve_task *t, size_t unit, uint64_t ticket, struct fsdpck_error *err);
+int64_t pass_ntok(const struct serve_task *t, size_t unit);
+int optimize_run(struct lane *lane, struct serve_task *t);
+
+/* save.c */
+int save_run(struct lane *lane, struct serve_task *t);
+/* Reads the moments and the number of updates from a checkpoint that save_run() wrote. */
+int save_read(struct held *h, const char *path, struct fsdpck_error *err);
+
+/* generate.c */
+int generate_run(struct lane *lane, struct serve_task *t);
+
+/* queue.c */
+void *queue_run(void *lane);
+/* Waits until the gradients of all earlier packets are added; then the caller adds its own, and says so. */
+void queue_await_turn(struct serve_adapter *a, uint64_t ticket);
+void queue_pass_turn(struct serve_adapter *a);
+
+#endif
