@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix-vector products. The rows of all matrices of a call form one list of pieces. One thread sums a row from its
- * first element to its last. */
+ * first element to its last. A piece is taken for all products of a call in turn, while it is in the cache. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -16,7 +16,7 @@ enum {
 struct gemv_work {
     const struct cpu_simd *simd;
     const struct kern_gemv *g;
-    const float *x; /* widened */
+    const float *x; /* (1 + nalso, k) widened */
     int64_t rows;   /* rows per piece */
 };
 
@@ -32,11 +32,12 @@ static void dot_rows(const struct cpu_simd *simd, float *y, struct kern_cmat w, 
         y[i] = simd->dot((const float *)w.data + (row + i) * w.pitch, x, n);
 }
 
-static void run_rows(const struct gemv_work *w, const struct kern_gemv_part *p, int64_t row, int64_t nrow)
+static void run_rows(const struct gemv_work *w, const struct kern_gemv_part *p, const float *x, int64_t row,
+                     int64_t nrow)
 {
     const struct cpu_simd *simd = w->simd;
     float y[ROWS], part[ROWS];
-    dot_rows(simd, y, p->w, row, nrow, w->x, w->g->k);
+    dot_rows(simd, y, p->w, row, nrow, x, w->g->k);
     if (p->alpha != 1)
         simd->scale(y, y, p->alpha, nrow);
     if (p->r) {
@@ -62,8 +63,10 @@ static void run_piece(void *ctx, int64_t piece, unsigned worker)
     (void)worker;
     for (; piece >= pieces_of(w, p); p++)
         piece -= pieces_of(w, p);
-    int64_t row = piece * w->rows;
-    run_rows(w, p, row, p->n - row < w->rows ? p->n - row : w->rows);
+    const int64_t row = piece * w->rows, nrow = p->n - row < w->rows ? p->n - row : w->rows, part = p - w->g->parts;
+    run_rows(w, p, w->x, row, nrow);
+    for (int i = 0; i < w->g->nalso; i++)
+        run_rows(w, &w->g->also[i].parts[part], w->x + (i + 1) * w->g->k, row, nrow);
 }
 
 void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *g)
@@ -76,10 +79,12 @@ void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *g)
         nrow += g->parts[i].n;
     }
     if (!cpu_check(stream, g->k >= 0, "gemv: negative shape") ||
-        !cpu_reserve(stream, (size_t)(g->k + 1) * sizeof(float)))
+        !cpu_reserve(stream, (size_t)(g->k * (g->nalso + 1) + 1) * sizeof(float)))
         return;
     float *x = stream->scratch[0].data; /* scratch of worker 0; the others only read it */
     cpu_load_copy(w.simd, x, g->x, 0, 0, g->k);
+    for (int i = 0; i < g->nalso; i++)
+        cpu_load_copy(w.simd, x + (i + 1) * g->k, g->also[i].x, 0, 0, g->k);
     w.x = x;
-    kern_pool_run(nrow * g->k <= ALONE ? NULL : stream->pool, npieces, run_piece, &w);
+    kern_pool_run(nrow * g->k * (g->nalso + 1) <= ALONE ? NULL : stream->pool, npieces, run_piece, &w);
 }

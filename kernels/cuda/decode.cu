@@ -320,6 +320,8 @@ bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
 
 void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *g)
 {
+    for (int i = 0; i < g->nalso; i++)
+        cuda_gemv(stream, &g->also[i]);
     if (!cuda_check(stream, g->k >= 0, "gemv: negative shape"))
         return;
     for (int from = 0; from < g->nparts; from += PARTS) {

@@ -76,6 +76,37 @@ static void gemv_one(struct rig *rig, int64_t k, enum kern_dtype of_x, const int
     matrix_free(&x);
 }
 
+/* Products of the same weight with several vectors, each with a low-rank part of its own rank. */
+static void gemv_several(struct rig *rig, int64_t k, int64_t n)
+{
+    enum { VECTORS = 4 };
+    struct matrix x[VECTORS];
+    struct part parts[VECTORS];
+    struct kern_gemv_part described[VECTORS];
+    struct kern_gemv g[VECTORS];
+    for (int i = 0; i < VECTORS; i++) {
+        x[i] = matrix_random(rig, 1, k, rig->dtype, 1);
+        parts[i] = part_new(rig, n, k, i, KERN_F32);
+        if (i) {
+            matrix_free(&parts[i].w);
+            parts[i].w = parts[0].w;
+        }
+        described[i] = describe(&parts[i], &x[i], i, 1, true);
+        g[i] = (struct kern_gemv){ .k = k, .x = cview(&x[i]), .parts = &described[i], .nparts = 1 };
+    }
+    g[0].also = g + 1;
+    g[0].nalso = VECTORS - 1;
+    rig->ops->gemv(rig->stream, &g[0]);
+    for (int i = 0; i < VECTORS; i++)
+        check_matrix(rig, &parts[i].y, parts[i].want, 2e-5, "gemv of several");
+    for (int i = 0; i < VECTORS; i++) {
+        if (i)
+            parts[i].w = (struct matrix){ 0 };
+        part_free(&parts[i]);
+        matrix_free(&x[i]);
+    }
+}
+
 static void gemv(struct rig *rig)
 {
     static const int64_t n[][3] = { { 1, 1, 1 }, { 0, 3, 70 }, { 130, 7, 65 }, { 700, 40, 3 } };
@@ -86,6 +117,8 @@ static void gemv(struct rig *rig)
         for (size_t j = 0; j < sizeof(k) / sizeof(k[0]); j++)
             gemv_one(rig, k[j], rig->dtype, n[i], (int64_t)(j % 4) * 2);
     gemv_one(rig, 2184, KERN_F32, n[1], 2);
+    gemv_several(rig, 100, 130);
+    gemv_several(rig, 2500, 9);
 }
 
 struct shape {

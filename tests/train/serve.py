@@ -463,6 +463,34 @@ def sampling(tmp):
         need(sampler.request(prompt, seq=1000, max_tokens=2) == request)
 
 
+def together(tmp):
+    """Samples of several adapters at once, and many of one prompt, are those of each alone, to the bit."""
+    data = data_of()
+    prompts = [[148, 165, 216], [86, 264, 230, 5, 77], [1], [9] * 40]
+
+    def one(job):
+        sampler, prompt, n, seed = job
+        out = sampler.sample(prompt, n, max_tokens=4 + seed % 9, seed=seed, stop=[], temperature=0.9)
+        return [(s["tokens"], s["logprobs"].tobytes()) for s in out["sequences"]]
+
+    with serving(tmp / "state", "--ranks", 2) as server:
+        session = server.session()
+        samplers = [session.sampler()]
+        for r in (2, 7, 16):
+            model = session.model(rank=r, seed=r, train_unembed=r != 7)
+            server.wait(model.passes(data))
+            server.wait(model.optimize(learning_rate=5e-2))
+            samplers.append(model.snapshot())
+        jobs = [(samplers[i % 4], prompts[i % 3 if i % 5 else 3], 1 + i % 3, i) for i in range(24)]
+        jobs.append((samplers[1], prompts[0], 21, 99))
+        alone = [one(job) for job in jobs]
+        for _ in range(3):
+            with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+                need(list(pool.map(one, jobs)) == alone, "samples differ together and alone")
+        single = samplers[1].sample(prompts[0], 1, max_tokens=4, seed=99, stop=[], temperature=0.9)
+        need(single["sequences"][0]["tokens"] == alone[-1][0][0][:4], "the first of many is not the first")
+
+
 def sessions(tmp):
     """Sessions that give no sign of life end; their memory serves others."""
     data = data_of()
@@ -500,8 +528,8 @@ def sessions(tmp):
             need(len(pass_output(held.result(60))["logprobs"]) == 3)
 
 
-CHECKS = [goldens, order, refusals, kept, export, alone, sampling, sessions]
-QUICK = [goldens, order, kept, alone, sampling, sessions]
+CHECKS = [goldens, order, refusals, kept, export, alone, sampling, together, sessions]
+QUICK = [goldens, order, kept, alone, sampling, together, sessions]
 
 
 def main():

@@ -19,8 +19,8 @@ class Failed(Exception):
 class Server:
     """A process, from its start to the end of a `with`."""
 
-    def __init__(self, tool, model, state, *options, name="tiny/tenants", key="tml-test"):
-        self.command = [str(tool), "serve", str(model), "--dtype", "fp32", "--name", name, "--state", str(state)]
+    def __init__(self, tool, model, state, *options, name="tiny/tenants", key="tml-test", dtype="fp32"):
+        self.command = [str(tool), "serve", str(model), "--dtype", dtype, "--name", name, "--state", str(state)]
         self.command += [str(o) for o in options]
         self.key, self.name = key, name
 

@@ -29,6 +29,9 @@ struct kern_gemv {
     int64_t k;
     struct kern_cmat x;                 /* (k), pitch ignored */
     const struct kern_gemv_part *parts; /* (nparts) borrowed during the call */
+    const struct kern_gemv *also; /* (nalso) products of the same shape with other vectors, which have none themselves:
+                                     weights that are the same are read once. NULL: none */
+    int nalso;
     int nparts;
 };
 typedef void kern_gemv_fn(struct kern_stream *, const struct kern_gemv *);

@@ -167,7 +167,7 @@ static const char *take_stop(struct service *s, const json_t *stop, struct sampl
     }
     if (json_is_string(stop) || (json_array_size(stop) && json_is_string(json_array_get(stop, 0)))) {
         out->ends = stopper_ends;
-        return stopper_new(s->tokenizer, stop, &own->stopper, &out->ctx);
+        return stopper_new(s->tokenizer, stop, out->nsamples, &own->stopper, &out->ctx);
     }
     if (!json_is_array(stop) || json_array_size(stop) > SAMPLE_STOPS)
         return "sampling_params.stop: a text, a list of texts, or a list of up to 64 token ids is wanted";

@@ -9,9 +9,10 @@
 struct stopper;
 /* stop: a string, or a list of strings. tokenizer: NULL if the model has none; must outlive it. *ctx: for
  * stopper_ends(). Returns NULL, or what is wrong. */
-const char *stopper_new(const struct tokenizer *tokenizer, const json_t *stop, struct stopper **out, void **ctx);
+const char *stopper_new(const struct tokenizer *tokenizer, const json_t *stop, uint32_t nsamples, struct stopper **out,
+                        void **ctx);
 void stopper_free(struct stopper *s); /* NULL does nothing */
-/* As serve_sample.ends. Begins anew with n 1. */
-bool stopper_ends(void *ctx, const int32_t *ids, size_t n);
+/* As serve_sample.ends, for up to nsamples of them. */
+bool stopper_ends(void *ctx, uint32_t number, const int32_t *ids, size_t n);
 
 #endif

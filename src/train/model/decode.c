@@ -7,22 +7,7 @@
 #include <string.h>
 
 #include "model/bump.h"
-#include "model/compute_impl.h"
-
-struct decode {
-    struct compute c;                /* a private view: parameters and stream of `from`, activations of this struct */
-    struct kern_buffer memory, host; /* device memory; pinned memory for copies to and from the device */
-    int64_t room, most, ntok;        /* capacity for a prompt; capacity in total; tokens in the cache */
-    void **k, **v;                   /* (nlayer): (most, nkv · head_dim) */
-    void *x, *x2, *h;                /* (room, hidden) */
-    void *q, *o;                     /* (room, nhead · head_dim) */
-    void *gate, *up;                 /* (room, inner), or of one expert */
-    struct routed routed;            /* of a mixture of experts */
-    void *s;                         /* (room, Σ r), or of one expert */
-    float *s_one;                    /* (Σ r) */
-    float *logits;                   /* (nvocab) */
-    float *seen;                     /* (nvocab) copy on the host */
-};
+#include "model/decode_impl.h"
 
 static int64_t max(int64_t a, int64_t b)
 {
@@ -167,6 +152,19 @@ void decode_free(struct decode *d)
     free(d);
 }
 
+int decode_copy(struct decode *to, const struct decode *from, struct fsdpck_error *err)
+{
+    const struct compute *c = &to->c;
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        const size_t row =
+            (size_t)(c->m->nkv * c->m->head_dim) * (size_t)kern_dtype_bytes(layout_dtype(c->l, (uint32_t)i + 1));
+        c->device->memory->copy(c->stream, to->k[i], from->k[i], (size_t)from->ntok * row);
+        c->device->memory->copy(c->stream, to->v[i], from->v[i], (size_t)from->ntok * row);
+    }
+    to->ntok = from->ntok;
+    return compute_sync(&to->c, err);
+}
+
 int64_t decode_ntok(const struct decode *d)
 {
     return d->ntok;
@@ -197,6 +195,32 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
         c->device->ops->gemv(c->stream, &g);
 }
 
+void decode_gemv(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
+                 const struct kern_mat *y, struct decode_gemv *out)
+{
+    struct compute *c = &d->c;
+    int64_t at = 0;
+    down_one(d, layers, n, x);
+    for (int64_t i = 0, room = 0; i < n; room += layers[i]->nin * layers[i]->nout, i++) {
+        const struct linear *lin = layers[i];
+        const bool dora = lin->magnitude >= 0; /* dora_scale() adds after scaling */
+        out->bias[i] = bias_of(c, lin);
+        out->sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
+        out->parts[i] = (struct kern_gemv_part){ .n = lin->nout,
+                                                 .w = weight_of(c, lin, room),
+                                                 .alpha = 1,
+                                                 .r = lin->r,
+                                                 .s = d->s_one + at,
+                                                 .b = value_of(c, lin->b),
+                                                 .bias = dora ? no_cmat : out->bias[i],
+                                                 .add = dora ? no_cmat : out->sum[i],
+                                                 .y = y[i] };
+        at += lin->r;
+    }
+    out->g =
+        (struct kern_gemv){ .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = out->parts, .nparts = n };
+}
+
 /* y[i] = x·Wᵀ + bias + adapter (+ add), for layers that share x and all tokens of the batch. */
 static void linear(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
                    const struct kern_mat *y)
@@ -207,37 +231,18 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
         bundle_forward(c, &b, x, d->s, add, y);
         return;
     }
-    struct kern_gemv_part parts[BUNDLE];
-    struct kern_cmat bias[BUNDLE], sum[BUNDLE];
-    int64_t at = 0;
-    down_one(d, layers, n, x);
-    for (int64_t i = 0, room = 0; i < n; room += layers[i]->nin * layers[i]->nout, i++) {
-        const struct linear *lin = layers[i];
-        const bool dora = lin->magnitude >= 0; /* dora_scale() adds after scaling */
-        bias[i] = bias_of(c, lin);
-        sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
-        parts[i] = (struct kern_gemv_part){ .n = lin->nout,
-                                            .w = weight_of(c, lin, room),
-                                            .alpha = 1,
-                                            .r = lin->r,
-                                            .s = d->s_one + at,
-                                            .b = value_of(c, lin->b),
-                                            .bias = dora ? no_cmat : bias[i],
-                                            .add = dora ? no_cmat : sum[i],
-                                            .y = y[i] };
-        at += lin->r;
-    }
-    const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = n };
-    c->device->ops->gemv(c->stream, &g);
+    struct decode_gemv call;
+    decode_gemv(d, layers, n, x, add, y, &call);
+    c->device->ops->gemv(c->stream, &call.g);
     for (int i = 0; i < n; i++) {
         if (layers[i]->magnitude >= 0 && d->ntok == 0) /* otherwise the prompt has computed them */
             dora_norms(c, layers[i]);
         if (layers[i]->magnitude >= 0)
-            dora_scale(c, layers[i], 0, kern_const(y[i]), bias[i], sum[i], y[i]);
+            dora_scale(c, layers[i], 0, kern_const(y[i]), call.bias[i], call.sum[i], y[i]);
     }
 }
 
-static void turn(struct compute *c, void *x, int64_t nhead)
+void decode_turn(struct compute *c, void *x, int64_t nhead)
 {
     const struct kern_rope_apply rope = { .nrow = c->batch.ntok,
                                           .nhead = nhead,
@@ -251,7 +256,7 @@ static void turn(struct compute *c, void *x, int64_t nhead)
 }
 
 /* A prompt has no past. A single token attends to the cache, including its own key, within the layer's window. */
-static void attend(struct decode *d, int64_t number)
+void decode_attend(struct decode *d, int64_t number)
 {
     struct compute *c = &d->c;
     const struct model *m = c->m;
@@ -365,9 +370,9 @@ static void run_block(struct decode *d, int64_t number)
         norm_forward(c, l->q_norm, m->nhead, m->head_dim, d->q, d->q, NULL);
         norm_forward(c, l->k_norm, m->nkv, m->head_dim, k, k, NULL);
     }
-    turn(c, d->q, m->nhead);
-    turn(c, k, m->nkv);
-    attend(d, number);
+    decode_turn(c, d->q, m->nhead);
+    decode_turn(c, k, m->nkv);
+    decode_attend(d, number);
     linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
     norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
     if (l->experts)
@@ -391,7 +396,7 @@ static void run_end(struct decode *d)
 }
 
 /* Sets positions, and copies the batch to where kernels read it. */
-static void send(struct decode *d)
+void decode_send(struct decode *d)
 {
     struct compute *c = &d->c;
     const size_t n = (size_t)c->batch.ntok;
@@ -410,7 +415,7 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
 {
     struct compute *c = &d->c;
     const int64_t n = c->batch.ntok;
-    send(d);
+    decode_send(d);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         c->dtype = layout_dtype(c->l, 0);

@@ -28,6 +28,12 @@ int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32
 /* Appends one token. */
 int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits,
                  struct fsdpck_error *err);
+/* Appends a token to each of n sequences of one stream, ids[i] to all[i]; logits: (n). The bits of each are those of
+ * decode_token(). */
+int decode_tokens(struct decode *const *all, size_t n, const int32_t *ids, const float **logits,
+                  struct fsdpck_error *err);
+/* Gives a sequence the cache of another one with the same parameters, and room for as many tokens. */
+int decode_copy(struct decode *to, const struct decode *from, struct fsdpck_error *err);
 /* Number of tokens in the cache; truncates the cache to the first n. */
 int64_t decode_ntok(const struct decode *d);
 void decode_rewind(struct decode *d, int64_t n);

@@ -70,7 +70,7 @@ void serve_submit(struct serve *s, struct serve_task *t)
     t->nbegun = t->nended = 0;
     t->packets = NULL;
     t->err = (struct fsdpck_error){ 0 };
-    if (t->kind == SERVE_PASS && pass_plan(s, t)) {
+    if ((t->kind == SERVE_PASS && pass_plan(s, t)) || (t->kind == SERVE_SAMPLE && generate_plan(t))) {
         t->done(t);
         return;
     }
@@ -112,25 +112,37 @@ static struct serve_task *ready_task(const struct serve_adapter *a, bool files)
     return is_for_files(t) == files ? t : NULL;
 }
 
-/* The mutex is held. */
-static bool choose(struct lane *lane, struct unit *out)
+/* The mutex is held. Takes a unit of a task that is ready. */
+static struct unit begin_unit(struct serve_adapter *a, struct serve_task *t)
+{
+    struct unit u = { .t = t, .number = t->nbegun++ };
+    if (t->kind == SERVE_PASS)
+        a->served += (double)pass_ntok(t, u.number);
+    else if (t->kind == SERVE_SAMPLE)
+        a->served += (double)(t->sample.nprompt + t->sample.rule.max_new_tokens * GENERATE_SAMPLES);
+    if (t->kind == SERVE_PASS && t->pass.backward)
+        u.ticket = a->tickets++;
+    return u;
+}
+
+/* The mutex is held. Of those that have a task for the lane; NULL: none has. */
+static struct serve_adapter *least_served(const struct lane *lane)
 {
     const bool files = lane->number == lane->s->nranks;
-    const struct serve_adapter *best = NULL;
-    for (const struct serve_adapter *a = lane->s->adapters; a; a = a->next)
+    struct serve_adapter *best = NULL;
+    for (struct serve_adapter *a = lane->s->adapters; a; a = a->next)
         if ((!best || a->served < best->served) && ready_task(a, files))
             best = a;
-    if (!best)
-        return false;
-    struct serve_task *t = ready_task(best, files);
-    *out = (struct unit){ .t = t, .number = t->nbegun++ };
-    if (t->kind == SERVE_PASS)
-        t->adapter->served += (double)pass_ntok(t, out->number);
-    else if (t->kind == SERVE_SAMPLE)
-        t->adapter->served += (double)(t->sample.nprompt + t->sample.rule.max_new_tokens * t->sample.nsamples);
-    if (t->kind == SERVE_PASS && t->pass.backward)
-        out->ticket = t->adapter->tickets++;
-    return true;
+    return best;
+}
+
+/* The mutex is held. */
+static bool choose(const struct lane *lane, struct unit *out)
+{
+    struct serve_adapter *a = least_served(lane);
+    if (a)
+        *out = begin_unit(a, ready_task(a, lane->number == lane->s->nranks));
+    return a != NULL;
 }
 
 void queue_await_turn(struct serve_adapter *a, uint64_t ticket)
@@ -160,21 +172,27 @@ static int run_alone(struct lane *lane, struct serve_task *t)
     case SERVE_OPTIMIZE: return optimize_run(lane, t);
     case SERVE_SAVE: return save_run(lane, t);
     case SERVE_FREEZE: return adapter_freeze(lane, t);
-    case SERVE_SAMPLE: return generate_run(lane, t);
+    case SERVE_SAMPLE:
     case SERVE_PASS: break;
     }
     return 0;
 }
 
-static void run(struct lane *lane, const struct unit *u, struct fsdpck_error *err)
+static bool has_begun(const struct serve_task *t, struct fsdpck_error *err)
 {
-    struct serve_task *t = u->t;
     if (t->kind != SERVE_BEGIN && !t->adapter->held)
         fsdpck_error_set(err, FSDPCK_ERR_MISSING, NULL, "the adapter could not begin");
-    else if (t->kind == SERVE_PASS)
-        pass_run(lane, t, u->number, u->ticket, err);
+    return !err->code;
+}
+
+static void run(struct lane *lane, const struct unit *u, struct fsdpck_error *err)
+{
+    if (!has_begun(u->t, err))
+        return;
+    if (u->t->kind == SERVE_PASS)
+        pass_run(lane, u->t, u->number, u->ticket, err);
     else
-        run_alone(lane, t);
+        run_alone(lane, u->t);
 }
 
 /* The mutex is held. Takes a task that has run out of the queue. A pass, or a sample, may end before earlier ones. */
@@ -222,6 +240,68 @@ static void end_unit(const struct unit *u, const struct fsdpck_error *err)
     drop_unused(a);
 }
 
+/* The mutex is held. The units of samples that wait, and that run. */
+static size_t count_samples(const struct serve *s)
+{
+    size_t n = 0;
+    for (const struct serve_adapter *a = s->adapters; a; a = a->next)
+        for (const struct serve_task *t = ready_task(a, false); t && t->kind == SERVE_SAMPLE; t = t->next)
+            n += t->nunits - t->nbegun;
+    for (uint32_t i = 0; i < s->nranks; i++)
+        n += s->lanes[i].nsampling;
+    return n;
+}
+
+/* Lanes share the samples. Where a pass is due, none is taken: the lane ends those that it has, and runs the pass. */
+bool queue_take_sample(struct lane *lane, struct generate_unit *out)
+{
+    struct serve *s = lane->s;
+    struct serve_adapter *a;
+    pthread_mutex_lock(&s->mutex);
+    const size_t share = (count_samples(s) + s->nranks - 1) / s->nranks;
+    struct serve_task *t = lane->nsampling < share && (a = least_served(lane)) ? ready_task(a, false) : NULL;
+    const bool takes = t && t->kind == SERVE_SAMPLE && t->adapter->held;
+    if (takes) {
+        const struct unit u = begin_unit(a, t);
+        *out = (struct generate_unit){ .t = t, .number = u.number };
+        lane->nsampling++;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return takes;
+}
+
+bool queue_ends(struct serve *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    const bool ends = s->ends;
+    pthread_mutex_unlock(&s->mutex);
+    return ends;
+}
+
+void queue_end_sample(struct lane *lane, const struct generate_unit *u)
+{
+    pthread_mutex_lock(&lane->s->mutex);
+    lane->nsampling--;
+    end_unit(&(struct unit){ .t = u->t, .number = u->number }, &u->err);
+}
+
+/* The mutex is held, and is released. */
+static void run_unit(struct lane *lane, const struct unit *u)
+{
+    struct fsdpck_error err = { 0 };
+    const bool samples = u->t->kind == SERVE_SAMPLE && has_begun(u->t, &err);
+    lane->nsampling += samples;
+    pthread_mutex_unlock(&lane->s->mutex);
+    if (samples) {
+        generate_run(lane, &(struct generate_unit){ .t = u->t, .number = u->number });
+        return;
+    }
+    if (!err.code)
+        run(lane, u, &err);
+    pthread_mutex_lock(&lane->s->mutex);
+    end_unit(u, &err);
+}
+
 void *queue_run(void *ctx)
 {
     struct lane *lane = ctx;
@@ -229,16 +309,12 @@ void *queue_run(void *ctx)
     pthread_mutex_lock(&s->mutex);
     while (!s->ends) {
         struct unit u;
-        struct fsdpck_error err = { 0 };
-        if (!choose(lane, &u)) {
+        if (choose(lane, &u)) {
+            run_unit(lane, &u);
+            pthread_mutex_lock(&s->mutex);
+        } else {
             pthread_cond_wait(&s->changed, &s->mutex);
-            continue;
         }
-        pthread_mutex_unlock(&s->mutex);
-        run(lane, &u, &err);
-        pthread_mutex_lock(&s->mutex);
-        end_unit(&u, &err);
-        pthread_mutex_lock(&s->mutex);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;

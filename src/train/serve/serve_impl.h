@@ -21,6 +21,7 @@ struct lane {
     float *grads;                   /* (grads_capacity) of the packet that the rank computes */
     int64_t grads_capacity;
     struct choose *choose;
+    uint32_t nsampling;      /* units of samples that it generates; under the mutex */
     struct fsdpck_error err; /* of its start */
     pthread_t thread;
     bool started;
@@ -98,12 +99,27 @@ int save_run(struct lane *lane, struct serve_task *t);
 int save_read(struct held *h, const char *path, struct fsdpck_error *err);
 
 /* generate.c */
-int generate_run(struct lane *lane, struct serve_task *t);
+enum { GENERATE_SAMPLES = 8 }; /* of a unit */
+/* Samples [GENERATE_SAMPLES · number, …) of a task. */
+struct generate_unit {
+    struct serve_task *t;
+    size_t number;
+    struct fsdpck_error err; /* output */
+};
+/* Sets t->nunits, and allocates the samples. */
+int generate_plan(struct serve_task *t);
+/* Generates a unit, and those that queue_take_sample() gives meanwhile: a weight is read once for a token of each
+ * sample. Their bits are those of each alone. */
+void generate_run(struct lane *lane, const struct generate_unit *first);
 
 /* queue.c */
 void *queue_run(void *lane);
 /* Waits until the gradients of all earlier packets are added; then the caller adds its own, and says so. */
 void queue_await_turn(struct serve_adapter *a, uint64_t ticket);
 void queue_pass_turn(struct serve_adapter *a);
+/* Another unit of samples for a lane that generates some; false: none is due. */
+bool queue_take_sample(struct lane *lane, struct generate_unit *out);
+bool queue_ends(struct serve *s); /* the server ends */
+void queue_end_sample(struct lane *lane, const struct generate_unit *u);
 
 #endif

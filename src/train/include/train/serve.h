@@ -132,8 +132,9 @@ struct serve_sample {
     size_t nprompt;
     struct sample_rule rule;
     uint32_t nsamples;
-    /* Whether the tokens so far end a sample; may be NULL. Called by the rank that samples. */
-    bool (*ends)(void *ctx, const int32_t *ids, size_t n);
+    /* Whether the tokens so far end sample `number`; may be NULL. Called by the rank that samples, as each is chosen.
+     */
+    bool (*ends)(void *ctx, uint32_t number, const int32_t *ids, size_t n);
     void *ctx;
     bool prompt_logprobs; /* wanted */
     uint32_t top_k, prompt_top_k;

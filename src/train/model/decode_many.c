@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A token of each of several sequences, layer by layer: a weight is read once for all of them. Each product is that of
+ * one sequence alone, and so are its bits. */
+#include <stdlib.h>
+
+#include "model/decode_impl.h"
+
+struct many {
+    struct decode *const *all; /* (n) */
+    size_t n;
+    struct decode_gemv *calls; /* (n) */
+    struct kern_gemv *list;    /* (n) */
+};
+
+/* Layers that share their input, of one sequence. */
+struct stage {
+    const struct linear *layers[BUNDLE];
+    int n;
+    const void *x, *add;
+    struct kern_mat y[BUNDLE];
+};
+typedef struct stage stage_fn(const struct decode *d, int64_t number);
+
+#define EACH(m, d) (struct decode *const *at_ = (m)->all, *d; at_ < (m)->all + (m)->n && (d = *at_, true); at_++)
+
+static struct kern_mat row(const struct decode *d, void *data, int64_t n)
+{
+    return mat(&d->c, data, n);
+}
+
+/* The place of the new token in a cache. */
+static void *kept(const struct decode *d, void *cache)
+{
+    return (char *)cache + d->ntok * d->c.m->nkv * d->c.m->head_dim * kern_dtype_bytes(d->c.dtype);
+}
+
+static struct stage stage_qkv(const struct decode *d, int64_t number)
+{
+    const struct model *m = d->c.m;
+    const struct layer *l = &d->c.l->layers[number];
+    const int64_t nkv = m->nkv * m->head_dim;
+    return (struct stage){ .layers = { &l->q, &l->k, &l->v },
+                           .n = 3,
+                           .x = d->h,
+                           .y = { row(d, d->q, m->nhead * m->head_dim), row(d, kept(d, d->k[number]), nkv),
+                                  row(d, kept(d, d->v[number]), nkv) } };
+}
+
+static struct stage stage_o(const struct decode *d, int64_t number)
+{
+    return (struct stage){
+        .layers = { &d->c.l->layers[number].o }, .n = 1, .x = d->o, .add = d->x, .y = { row(d, d->x2, d->c.m->hidden) }
+    };
+}
+
+static struct stage stage_gate_up(const struct decode *d, int64_t number)
+{
+    const struct mlp *x = &d->c.l->layers[number].mlp;
+    const int64_t inner = d->c.m->inner;
+    return (struct stage){
+        .layers = { &x->gate, &x->up }, .n = 2, .x = d->h, .y = { row(d, d->gate, inner), row(d, d->up, inner) }
+    };
+}
+
+static struct stage stage_down(const struct decode *d, int64_t number)
+{
+    return (struct stage){ .layers = { &d->c.l->layers[number].mlp.down },
+                           .n = 1,
+                           .x = d->gate,
+                           .add = d->x2,
+                           .y = { row(d, d->x, d->c.m->hidden) } };
+}
+
+static struct stage stage_head(const struct decode *d, int64_t number)
+{
+    (void)number;
+    return (struct stage){
+        .layers = { &d->c.l->head }, .n = 1, .x = d->h, .y = { { d->logits, d->c.m->nvocab, KERN_F32 } }
+    };
+}
+
+static void run_stage(const struct many *m, stage_fn *stage, int64_t number)
+{
+    struct compute *c = &m->all[0]->c;
+    for (size_t i = 0; i < m->n; i++) {
+        const struct stage s = stage(m->all[i], number);
+        decode_gemv(m->all[i], s.layers, s.n, s.x, s.add, s.y, &m->calls[i]);
+        m->list[i] = m->calls[i].g;
+    }
+    m->list[0].also = m->list + 1;
+    m->list[0].nalso = (int)m->n - 1;
+    c->device->ops->gemv(c->stream, &m->list[0]);
+}
+
+static void run_block(const struct many *m, int64_t number)
+{
+    for
+        EACH(m, d)
+        {
+            compute_go_over(&d->c, (uint32_t)number, (uint32_t)number + 1, d->x, d->h);
+            norm_forward(&d->c, d->c.l->layers[number].norm1, 1, d->c.m->hidden, d->x, d->h, NULL);
+        }
+    run_stage(m, stage_qkv, number);
+    for
+        EACH(m, d)
+        {
+            const struct layer *l = &d->c.l->layers[number];
+            void *k = kept(d, d->k[number]);
+            if (d->c.m->qk_norm) {
+                norm_forward(&d->c, l->q_norm, d->c.m->nhead, d->c.m->head_dim, d->q, d->q, NULL);
+                norm_forward(&d->c, l->k_norm, d->c.m->nkv, d->c.m->head_dim, k, k, NULL);
+            }
+            decode_turn(&d->c, d->q, d->c.m->nhead);
+            decode_turn(&d->c, k, d->c.m->nkv);
+            decode_attend(d, number);
+        }
+    run_stage(m, stage_o, number);
+    for
+        EACH(m, d)
+    norm_forward(&d->c, d->c.l->layers[number].norm2, 1, d->c.m->hidden, d->x2, d->h, NULL);
+    run_stage(m, stage_gate_up, number);
+    for
+        EACH(m, d)
+        {
+            const struct kern_mat gate = row(d, d->gate, d->c.m->inner);
+            d->c.device->ops->swiglu(d->c.stream, gate, kern_const(gate), kern_const(row(d, d->up, d->c.m->inner)), 1,
+                                     d->c.m->inner);
+        }
+    run_stage(m, stage_down, number);
+}
+
+static int run(const struct many *m, const int32_t *ids, struct fsdpck_error *err)
+{
+    const struct compute *first = &m->all[0]->c;
+    for (size_t i = 0; i < m->n; i++) {
+        struct decode *d = m->all[i];
+        d->c.batch.ntok = 1;
+        d->c.batch.ids[0] = ids[i];
+        decode_send(d);
+        d->c.dtype = layout_dtype(d->c.l, 0);
+        embed_forward(&d->c, d->x);
+    }
+    for (int64_t i = 0; i < first->m->nlayer; i++)
+        run_block(m, i);
+    for
+        EACH(m, d)
+        {
+            compute_go_over(&d->c, d->c.l->ngroups - 2, d->c.l->ngroups - 1, d->x, d->h);
+            norm_forward(&d->c, d->c.l->norm, 1, d->c.m->hidden, d->x, d->h, NULL);
+        }
+    run_stage(m, stage_head, 0);
+    for
+        EACH(m, d)
+    d->c.device->memory->copy(d->c.stream, d->seen, d->logits, (size_t)d->c.m->nvocab * sizeof *d->seen);
+    return compute_sync(&m->all[0]->c, err);
+}
+
+static bool is_plain(const struct compute *c)
+{
+    bool plain = c->l->norms_nelem == 0; /* no DoRA */
+    for (int64_t i = 0; i < c->m->nlayer && plain; i++)
+        plain = !c->l->layers[i].experts;
+    return plain;
+}
+
+static int one_by_one(struct decode *const *all, size_t n, const int32_t *ids, const float **logits,
+                      struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = decode_token(all[i], NULL, ids[i], &logits[i], err);
+    return rc;
+}
+
+int decode_tokens(struct decode *const *all, size_t n, const int32_t *ids, const float **logits,
+                  struct fsdpck_error *err)
+{
+    struct many m = { .all = all, .n = n };
+    bool plain = n > 1;
+    for (size_t i = 0; i < n && plain; i++)
+        plain = is_plain(&all[i]->c) && all[i]->ntok >= 1 && all[i]->ntok < all[i]->most;
+    if (!plain)
+        return one_by_one(all, n, ids, logits, err);
+    m.calls = calloc(n, sizeof *m.calls);
+    m.list = calloc(n, sizeof *m.list);
+    int rc = m.calls && m.list ? run(&m, ids, err) : fsdpck_error_nomem(err, n * sizeof *m.calls);
+    for (size_t i = 0; i < n && !rc; i++) {
+        all[i]->ntok++;
+        logits[i] = all[i]->seen;
+    }
+    free(m.calls);
+    free(m.list);
+    return rc;
+}
