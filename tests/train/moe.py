@@ -10,6 +10,7 @@ import argparse, json, random, shutil, subprocess
 import numpy as np
 
 from harness import LIMIT_S, Failure, Tests, add_device, read_safetensors, write_safetensors
+from serve_client import bits_of, is_built
 
 STEPS, LAYERS, HIDDEN, INNER, EXPERTS = 3, 3, 64, 32, 5
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": INNER}
@@ -208,6 +209,13 @@ class Moe(Tests):
             if self.bits(out / "tenants" / n) != want[n]:
                 raise Failure(f"tenant {n}: other bits than alone")
 
+    def served(self, family):
+        model = self.model_of(family)
+        found = [bits_of(self.tool, model, self.tmp / f"{family}-served-{n}", n, train_mlp=family != "gpt_oss")
+                 for n in (1, 3)]
+        if found[0] != found[1]:
+            raise Failure("other bits at 3 ranks")
+
     def gpt_oss_mxfp4(self):
         """As gpt-oss is published: its experts are dequantized when they are read."""
         model, folder, values = self.model_of("gpt_oss"), self.tmp / "oss.folder", self.tmp / "oss.values"
@@ -339,6 +347,8 @@ def main():
     t.check("gpt-oss in MXFP4", t.gpt_oss_mxfp4)
     for family in ("qwen2", "gpt_oss"):
         t.check(f"sampled: {family}", t.sampled, family)
+    for family in ("mixtral", "gpt_oss") if args.device == "cpu" and is_built(args.fsdptrain) else ():
+        t.check(f"served: {family}", t.served, family)
     t.check("exported", t.exported)
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)

@@ -10,7 +10,7 @@ import argparse, concurrent.futures, json, math, pathlib, shutil, signal, subpro
 import numpy as np
 
 from harness import read_safetensors
-from serve_client import Failed, Refused, Server, Session, pass_output, pass_request, sample_response
+from serve_client import Failed, Refused, Server, bits_of, pass_output
 
 args = None
 TENANTS = None  # folder of the goldens
@@ -491,6 +491,15 @@ def together(tmp):
         need(single["sequences"][0]["tokens"] == alone[-1][0][0][:4], "the first of many is not the first")
 
 
+def families(tmp):
+    """Other models, in both dtypes: the same bits at one rank and at three."""
+    for name in ("full-llama-odd", "lora-qwen2-window", "lora-mistral", "lora-ends-untied"):
+        for dtype in ("fp32", "bf16"):
+            found = [bits_of(args.fsdptrain, args.goldens / name / "model", tmp / f"{name}-{dtype}-{ranks}", ranks,
+                             dtype) for ranks in (1, 3)]
+            need(found[0] == found[1], name, dtype)
+
+
 def sessions(tmp):
     """Sessions that give no sign of life end; their memory serves others."""
     data = data_of()
@@ -528,7 +537,7 @@ def sessions(tmp):
             need(len(pass_output(held.result(60))["logprobs"]) == 3)
 
 
-CHECKS = [goldens, order, refusals, kept, export, alone, sampling, together, sessions]
+CHECKS = [goldens, order, refusals, kept, export, alone, sampling, together, families, sessions]
 QUICK = [goldens, order, kept, alone, sampling, together, sessions]
 
 

@@ -247,3 +247,35 @@ def sample_response(raw):
                           "stopped": s.get(1, [0])[0] == 0, "top": top_of(s[4][0]) if 4 in s else None})
     return {"sequences": sequences, "prompt": np.frombuffer(out[2][0], "<f4") if 2 in out else None,
             "prompt_top": top_of(out[3][0]) if 3 in out else None}
+
+
+def is_built(tool):
+    done = subprocess.run([tool, "serve", "nowhere"], capture_output=True, text=True, timeout=60)
+    return "built without it" not in done.stderr
+
+
+def bits_of(tool, model, state, ranks, dtype="fp32", **lora):
+    """What two steps, by cross-entropy and by PPO, and samples of a model give, by `ranks` ranks. Checks that what
+    scores a sample is near what generated it, and to the bit what the trainer gives."""
+    nvocab = json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"]
+    ids, found = [(7 * i + 3) % nvocab for i in range(30)], []
+    inputs = lambda k: {"target_tokens": {"dtype": "int64", "shape": [12], "data": ids[k + 1:k + 13]},
+                        "logprobs": {"dtype": "float32", "shape": [12], "data": [-2.0] * 12},
+                        "advantages": {"dtype": "float32", "shape": [12], "data": [0.5, -1.0] * 6}}
+    data = [{"tokens": ids[k:k + 12], "inputs": inputs(k)} for k in (0, 5, 9)]
+    with Server(tool, model, state, "--ranks", ranks, "--threads", 2 if ranks == 1 else 1, dtype=dtype) as server:
+        one = server.session().model(rank=5, seed=3, **lora)
+        for loss in ("cross_entropy", "ppo"):
+            requests = one.passes(data, loss), one.optimize(learning_rate=1e-2)
+            found += [pass_output(server.wait(requests[0]))["loss"], server.wait(requests[1])["metrics"]["grad_norm"]]
+        sampler = one.snapshot()
+        out = sampler.sample(ids[:6], 3, max_tokens=5, seed=1, stop=[])["sequences"]
+        found += [(s["tokens"], s["logprobs"].tobytes()) for s in out]
+        full = ids[:6] + out[0]["tokens"]
+        scores = sampler.sample(full, max_tokens=1, stop=[], extra={"prompt_logprobs": True})["prompt"][1:]
+        n = len(full) - 1
+        datum = {"tokens": full[:-1], "inputs": {"target_tokens": {"dtype": "int64", "shape": [n], "data": full[1:]}}}
+        trained = pass_output(server.wait(one.passes([datum], forward=True)))["logprobs"][0]
+        assert np.array_equal(scores, trained), "the trainer scores otherwise than the sampler"
+        assert np.abs(scores[5:] - out[0]["logprobs"]).max() < (1e-4 if dtype == "fp32" else 0.1), "generated otherwise"
+        return found + [scores.tobytes()]

@@ -30,14 +30,24 @@ static void add_mlp(json_t *names, const struct mlp *x)
     add_name(names, &x->down);
 }
 
-static int add_mlps(json_t *names, const struct serve *s, struct fsdpck_error *err)
+bool adapter_fits_mlp(const struct serve *s)
 {
+    bool fits = true;
     for (int64_t i = 0; i < s->job.model.nlayer; i++) {
         const struct layer *l = &s->job.layout.layers[i];
-        if (l->experts && l->experts[0].gate.bare)
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                    "train_mlp: the experts of this model take no adapters here; train_mlp false "
-                                    "leaves them out");
+        fits &= !l->experts || !l->experts[0].gate.bare;
+    }
+    return fits;
+}
+
+static int add_mlps(json_t *names, const struct serve *s, struct fsdpck_error *err)
+{
+    if (!adapter_fits_mlp(s))
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_UNSUPPORTED, NULL,
+            "train_mlp: the experts of this model take no adapters here; train_mlp false leaves them out");
+    for (int64_t i = 0; i < s->job.model.nlayer; i++) {
+        const struct layer *l = &s->job.layout.layers[i];
         add_mlp(names, l->experts ? &l->experts[0] : &l->mlp);
         if (l->shares)
             add_mlp(names, &l->shared);

@@ -69,7 +69,9 @@ static int open_world(struct serve *s, struct fsdpck_error *err)
 /* The memory that a rank's computations share: that of the largest adapter. */
 static int measure(struct serve *s, struct fsdpck_error *err)
 {
-    struct serve_lora largest = { .rank = s->max_rank, .alpha = 1, .attention = true, .mlp = true, .head = true };
+    struct serve_lora largest = {
+        .rank = s->max_rank, .alpha = 1, .attention = true, .mlp = adapter_fits_mlp(s), .head = true
+    };
     const struct rank *r = s->lanes[0].rank;
     struct train_config config = { 0 };
     struct layout l = { 0 };

@@ -78,6 +78,8 @@ void held_free(struct serve *s, struct held *h); /* NULL does nothing */
 /* The config of a new adapter; owned. */
 int adapter_config_of(const struct serve *s, const struct serve_lora *lora, struct train_config *out,
                       struct fsdpck_error *err);
+/* False: the experts of the base take no adapters. */
+bool adapter_fits_mlp(const struct serve *s);
 /* The layout of an adapter that is placed nowhere. */
 int adapter_layout(const struct serve *s, const struct train_config *config, struct layout *out,
                    struct fsdpck_error *err);
