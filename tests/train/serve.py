@@ -253,6 +253,10 @@ def refusals(tmp):
             refuses(lambda: sampler.request([1, 2], extra=extra, **params), 400, words)
         refuses(lambda: sampler.request([], max_tokens=1), 400, "no token")
         refuses(lambda: sampler.request([999], max_tokens=1), 400, "287 tokens")
+        shutil.copytree(args.goldens / "lora-dora/start_adapter", tmp / "state/other/weights/dora")
+        fails(lambda: server.wait(session.sampler("tinker://other/weights/dora").request([1], max_tokens=1)), "user",
+              "DoRA")
+        fails(lambda: session.load("tinker://other/weights/dora"), "user", "DoRA")
         server.wait(model.passes(data))
         server.wait(model.save("twice"))
         fails(lambda: server.wait(model.save("twice")), "user", "twice")

@@ -57,7 +57,6 @@ struct MHD_Response *admit_submit(struct call *c, struct model *m, int64_t seq, 
         return admit_refuse(c, m, seq, call_refuse(status, MHD_HTTP_BAD_REQUEST, "out of memory"));
     }
     r->future = f;
-    r->model = m;
     r->seq = (uint64_t)seq;
     m->last_request = time(NULL);
     struct MHD_Response *answer = call_future(f, status);

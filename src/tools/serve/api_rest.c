@@ -10,8 +10,6 @@
 
 #include "serve/call.h"
 
-enum { TTL_LEAST = 3600, TTL_MOST = 315576000 };
-
 /* ---- Facts as the SDK wants them */
 
 static json_t *iso_time(json_int_t seconds)
@@ -204,16 +202,15 @@ static struct MHD_Response *remove_one(struct call *c, unsigned *status)
 
 static struct MHD_Response *set_ttl(struct call *c, unsigned *status)
 {
-    const json_t *ttl = json_object_get(c->json, "ttl_seconds");
     struct store_place p;
     struct MHD_Response *refusal = NULL;
     struct fsdpck_error err = { 0 };
+    int64_t ttl;
     if (!find_place(c, &p, status, &refusal))
         return refusal;
-    const json_int_t seconds = json_integer_value(ttl);
-    if (ttl && !json_is_null(ttl) && (!json_is_integer(ttl) || seconds < TTL_LEAST || seconds > TTL_MOST))
+    if (!call_ttl(c->json, &ttl))
         return call_refuse(status, MHD_HTTP_BAD_REQUEST, "ttl_seconds: 3600 to 315576000 are wanted");
-    const time_t expires = json_is_integer(ttl) ? time(NULL) + (time_t)seconds : 0;
+    const time_t expires = ttl ? time(NULL) + (time_t)ttl : 0;
     return store_set_expiry(&c->service->store, &p, expires, &err) ? call_error(status, &err) : call_nothing(status);
 }
 

@@ -10,7 +10,7 @@
 
 #include "common/json_out.h"
 
-enum { BODY_NBYTES = 256 << 20, COMPRESSED_FROM = 1024 };
+enum { BODY_NBYTES = 256 << 20, COMPRESSED_FROM = 1024, TTL_LEAST = 3600, TTL_MOST = 315576000 };
 
 /* ---- answers */
 
@@ -120,6 +120,16 @@ int64_t call_query(const struct call *c, const char *key, int64_t otherwise)
     return text && *text && !*end && value >= 0 ? value : otherwise;
 }
 
+bool call_ttl(const json_t *o, int64_t *out)
+{
+    const json_t *value = json_object_get(o, "ttl_seconds");
+    *out = 0;
+    if (!value || json_is_null(value))
+        return true;
+    *out = json_integer_value(value);
+    return json_is_integer(value) && *out >= TTL_LEAST && *out <= TTL_MOST;
+}
+
 uint64_t call_hash(const struct call *c)
 {
     return XXH3_64bits(c->body, c->nbytes);
@@ -150,8 +160,8 @@ static bool matches(const char *pattern, char *url, char *parts[CALL_PARTS])
 /* *known: the path exists, perhaps with another method. */
 static const struct route *find(struct call *c, const char *method, const char *path, bool *known)
 {
-    static const struct route *const tables[] = { routes_futures,  routes_passes, routes_samplers,
-                                                  routes_sessions, routes_models, routes_rest };
+    static const struct route *const tables[] = { routes_futures, routes_passes, routes_samplers, routes_sessions,
+                                                  routes_models,  routes_saves,  routes_rest };
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         for (const struct route *r = tables[i]; r->path; r++) {
             char *url = strdup(path);

@@ -40,8 +40,8 @@ struct route {
 };
 
 /* Tables; each ends with path NULL. */
-extern const struct route routes_sessions[], routes_models[], routes_passes[], routes_samplers[], routes_futures[],
-    routes_rest[];
+extern const struct route routes_sessions[], routes_models[], routes_saves[], routes_passes[], routes_samplers[],
+    routes_futures[], routes_rest[];
 
 struct MHD_Response *call_json(json_t *json, unsigned *status); /* json is released */
 struct MHD_Response *call_nothing(unsigned *status);            /* 204 */
@@ -61,6 +61,8 @@ int64_t call_integer(const json_t *o, const char *key, int64_t otherwise);
 double call_number(const json_t *o, const char *key, double otherwise);
 bool call_bool(const json_t *o, const char *key, bool otherwise);
 int64_t call_query(const struct call *c, const char *key, int64_t otherwise);
+/* ttl_seconds of a body: *out 0 if there is none; false: it is out of range. */
+bool call_ttl(const json_t *o, int64_t *out);
 uint64_t call_hash(const struct call *c); /* of the body */
 
 /* Wakes the calls that wait for a future; NULL: all whose time is up, or all if the service ends. */

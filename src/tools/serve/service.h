@@ -52,8 +52,7 @@ struct model {
     char id[ID_NBYTES]; /* SESSION:train:N, also the name of its run */
     struct session *session;
     struct serve_adapter *adapter;
-    struct serve_lora lora; /* known when it has begun */
-    bool begun;
+    struct serve_lora lora;  /* from files: known when it has begun */
     struct numbers seen;     /* by seq_id */
     struct request *waiting; /* ascending by seq_id: an earlier one has not arrived */
     uint64_t next_seq;
@@ -97,9 +96,7 @@ struct request {
     struct serve_task task;
     struct service *service;
     struct future *future;
-    struct model *model;     /* NULL, or its session may have ended since: see model_find() */
-    struct sampler *sampler; /* the same */
-    char id[ID_NBYTES];      /* of the model or the sampler */
+    char id[ID_NBYTES]; /* of the model: its session may have ended since */
     uint64_t seq;
     bool refused; /* uses its number up, and does nothing */
     /* Makes the result of a task that has succeeded, under the mutex: NULL: out of memory. */

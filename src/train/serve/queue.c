@@ -164,25 +164,34 @@ void queue_pass_turn(struct serve_adapter *a)
 
 /* ---- Running */
 
-static int run_alone(struct lane *lane, struct serve_task *t)
+/* Sets t->err. */
+static void run_alone(struct lane *lane, struct serve_task *t)
 {
     switch (t->kind) {
-    case SERVE_BEGIN: return adapter_begin(lane, t);
-    case SERVE_LOAD: return adapter_load(lane, t);
-    case SERVE_OPTIMIZE: return optimize_run(lane, t);
-    case SERVE_SAVE: return save_run(lane, t);
-    case SERVE_FREEZE: return adapter_freeze(lane, t);
+    case SERVE_BEGIN:
+        adapter_begin(lane, t);
+        t->adapter->why = t->err;
+        break;
+    case SERVE_FREEZE:
+        adapter_freeze(lane, t);
+        t->frozen->why = t->err;
+        break;
+    case SERVE_LOAD: adapter_load(lane, t); break;
+    case SERVE_OPTIMIZE: optimize_run(lane, t); break;
+    case SERVE_SAVE: save_run(lane, t); break;
     case SERVE_SAMPLE:
     case SERVE_PASS: break;
     }
-    return 0;
 }
 
 static bool has_begun(const struct serve_task *t, struct fsdpck_error *err)
 {
-    if (t->kind != SERVE_BEGIN && !t->adapter->held)
-        fsdpck_error_set(err, FSDPCK_ERR_MISSING, NULL, "the adapter could not begin");
-    return !err->code;
+    if (t->kind == SERVE_BEGIN || t->adapter->held)
+        return true;
+    *err = t->adapter->why;
+    if (!err->code)
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "it has not begun yet");
+    return false;
 }
 
 static void run(struct lane *lane, const struct unit *u, struct fsdpck_error *err)

@@ -61,6 +61,7 @@ struct serve_adapter {
     struct serve *s;
     bool frozen;
     struct held *held;               /* NULL: it has not begun */
+    struct fsdpck_error why;         /* it could not begin */
     struct serve_task *first, *last; /* the queue; under s->mutex, as is what follows */
     double served;                   /* tokens that were computed for it */
     uint64_t tickets, folded;        /* packets with gradients that have begun; whose gradients are added */
