@@ -1,240 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward passes, whose bodies are protobuf. */
+/* Forward and backward passes, whose bodies and results are protobuf. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "serve/admit.h"
-#include "tinker.pb-c.h"
-
-typedef TinkerPublic__ForwardBackwardRequest pass_message;
-
-/* What a request owns: the arrays of its data. */
-struct pass_data {
-    struct serve_datum *data; /* (n) */
-    size_t n;
-    void **arrays; /* (narrays) */
-    size_t narrays, capacity;
-};
-
-static void drop_pass(struct request *r)
-{
-    struct pass_data *d = r->own;
-    for (size_t i = 0; d && i < d->narrays; i++)
-        free(d->arrays[i]);
-    if (d) {
-        free(d->arrays);
-        free(d->data);
-    }
-    free(d);
-}
-
-/* n elements of 4 bytes, owned by d. */
-static void *take_array(struct pass_data *d, size_t n)
-{
-    if (d->narrays == d->capacity) {
-        const size_t capacity = 2 * d->capacity + 16;
-        void **grown = realloc(d->arrays, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        d->arrays = grown;
-        d->capacity = capacity;
-    }
-    return d->arrays[d->narrays++] = calloc(n + 1, 4);
-}
-
-/* ---- Tensors */
-
-/* What is wrong with a datum: printed with its number. */
-struct wrong {
-    char text[300];
-};
-
-static bool say(struct wrong *w, const char *name, const char *what)
-{
-    snprintf(w->text, sizeof w->text, "loss_fn_inputs['%.60s']: %s", name, what);
-    return false;
-}
-
-static size_t element_nbytes(TinkerPublic__DType dtype)
-{
-    switch (dtype) {
-    case TINKER_PUBLIC__DTYPE__DTYPE_FLOAT32:
-    case TINKER_PUBLIC__DTYPE__DTYPE_INT32: return 4;
-    case TINKER_PUBLIC__DTYPE__DTYPE_INT64: return 8;
-    case TINKER_PUBLIC__DTYPE__DTYPE_BFLOAT16: return 2;
-    default: return 0;
-    }
-}
-
-static bool check_tensor(const char *name, const TinkerPublic__Tensor *t, int64_t n, struct wrong *w)
-{
-    if (!t || t->data_case != TINKER_PUBLIC__TENSOR__DATA_DENSE || t->n_shape > 1)
-        return say(w, name, "a dense tensor of one dimension is wanted (soft targets are not supported)");
-    const size_t one = element_nbytes(t->dtype);
-    if (!one || t->dense.len % one || (t->n_shape && (uint64_t)t->shape[0] != t->dense.len / one))
-        return say(w, name, "its bytes are not those of its shape and dtype");
-    if (t->dense.len / one != (uint64_t)n)
-        return say(w, name, "it does not have as many elements as model_input has tokens");
-    return true;
-}
-
-static double element(const TinkerPublic__Tensor *t, int64_t i)
-{
-    const unsigned char *at = t->dense.data + (size_t)i * element_nbytes(t->dtype);
-    uint32_t word = 0;
-    int64_t whole;
-    int32_t half;
-    float x;
-    switch (t->dtype) {
-    case TINKER_PUBLIC__DTYPE__DTYPE_INT64: memcpy(&whole, at, sizeof whole); return (double)whole;
-    case TINKER_PUBLIC__DTYPE__DTYPE_INT32: memcpy(&half, at, sizeof half); return half;
-    case TINKER_PUBLIC__DTYPE__DTYPE_BFLOAT16:
-        memcpy((char *)&word + 2, at, 2);
-        memcpy(&x, &word, sizeof x);
-        return (double)x;
-    default: memcpy(&x, at, sizeof x); return (double)x;
-    }
-}
-
-static const float *take_floats(struct pass_data *d, const TinkerPublic__Tensor *t, int64_t n)
-{
-    float *out = take_array(d, (size_t)n);
-    for (int64_t i = 0; out && i < n; i++)
-        out[i] = (float)element(t, i);
-    return out;
-}
-
-static const int32_t *take_ids(struct pass_data *d, const TinkerPublic__Tensor *t, int64_t n)
-{
-    int32_t *out = take_array(d, (size_t)n);
-    for (int64_t i = 0; out && i < n; i++) {
-        const double x = element(t, i);
-        out[i] = x >= 0 && x < INT32_MAX ? (int32_t)x : -1; /* refused with the others that are no tokens */
-    }
-    return out;
-}
-
-static bool take_input(struct pass_data *d, const char *name, const TinkerPublic__Tensor *t, struct serve_datum *out,
-                       struct wrong *w)
-{
-    const struct {
-        const char *name;
-        const float **at;
-    } floats[] = { { "weights", &out->weights },
-                   { "logprobs", &out->logprobs },
-                   { "advantages", &out->advantages },
-                   { "sequence_ratio_mask", &out->mask },
-                   { "clip_low_threshold", &out->clip_low },
-                   { "clip_high_threshold", &out->clip_high } };
-    if (!check_tensor(name, t, out->n, w))
-        return false;
-    if (strcmp(name, "target_tokens") == 0) {
-        out->targets = take_ids(d, t, out->n);
-        return out->targets || say(w, name, "out of memory");
-    }
-    for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
-        if (strcmp(name, floats[i].name) != 0)
-            continue;
-        *floats[i].at = take_floats(d, t, out->n);
-        return *floats[i].at || say(w, name, "out of memory");
-    }
-    return say(w, name, "no loss of this server has such an input");
-}
-
-static bool take_tokens(struct pass_data *d, const TinkerPublic__Datum *in, struct serve_datum *out, struct wrong *w)
-{
-    size_t nbytes = 0;
-    for (size_t i = 0; i < in->n_model_input; i++) {
-        const TinkerPublic__Chunk *chunk = in->model_input[i];
-        if (chunk->kind_case != TINKER_PUBLIC__CHUNK__KIND_ENCODED_TEXT || chunk->encoded_text->tokens.len % 4) {
-            snprintf(w->text, sizeof w->text, "model_input: chunk %zu is not of tokens; this server takes text", i);
-            return false;
-        }
-        nbytes += chunk->encoded_text->tokens.len;
-    }
-    char *at = take_array(d, nbytes / 4);
-    if (!at)
-        return say(w, "model_input", "out of memory");
-    out->tokens = (const int32_t *)(const void *)at;
-    out->n = (int64_t)(nbytes / 4);
-    for (size_t i = 0; i < in->n_model_input; i++) {
-        const ProtobufCBinaryData *piece = &in->model_input[i]->encoded_text->tokens;
-        if (piece->len)
-            memcpy(at, piece->data, piece->len);
-        at += piece->len;
-    }
-    out->target_logprobs = take_array(d, nbytes / 4);
-    return out->target_logprobs || say(w, "model_input", "out of memory");
-}
-
-static bool take_data(struct pass_data *d, const pass_message *in, struct wrong *w)
-{
-    char text[200];
-    d->data = calloc(in->n_data + 1, sizeof *d->data);
-    bool good = d->data != NULL;
-    for (size_t i = 0; i < in->n_data && good; i++) {
-        const TinkerPublic__Datum *x = in->data[i];
-        good = take_tokens(d, x, &d->data[i], w);
-        for (size_t k = 0; k < x->n_loss_fn_inputs && good; k++)
-            good = take_input(d, x->loss_fn_inputs[k]->key, x->loss_fn_inputs[k]->value, &d->data[i], w);
-        d->n = i + 1;
-        if (!good) {
-            snprintf(text, sizeof text, "%.190s", w->text);
-            snprintf(w->text, sizeof w->text, "datum %zu: %s", i, text);
-        }
-    }
-    return good;
-}
-
-/* ---- Losses */
-
-static bool take_setting(struct serve_pass *p, const char *key, double value)
-{
-    double *at = strcmp(key, "clip_low_threshold") == 0    ? &p->clip_low
-                 : strcmp(key, "clip_high_threshold") == 0 ? &p->clip_high
-                 : strcmp(key, "beta") == 0                ? &p->beta
-                                                           : NULL;
-    if (at)
-        *at = value;
-    return at;
-}
-
-static bool take_loss(const pass_message *in, struct serve_pass *p, struct wrong *w)
-{
-    int loss = 0;
-    while (loss < SERVE_NLOSSES && strcmp(in->loss_fn, serve_loss_name((enum serve_loss)loss)) != 0)
-        loss++;
-    if (loss == SERVE_NLOSSES) {
-        snprintf(w->text, sizeof w->text,
-                 "loss_fn '%.60s': there are cross_entropy, importance_sampling, ppo, cispo, dro and gspo; other "
-                 "losses are for forward_backward_custom",
-                 in->loss_fn);
-        return false;
-    }
-    p->loss = (enum serve_loss)loss;
-    p->clip_low = p->loss == SERVE_CISPO ? 0.0 : 0.8;
-    p->clip_high = p->loss == SERVE_CISPO ? 4.0 : 1.2;
-    p->beta = -1; /* not given */
-    const char *wrong = NULL;
-    for (size_t i = 0; i < in->n_loss_fn_config; i++)
-        wrong = take_setting(p, in->loss_fn_config[i]->key, in->loss_fn_config[i]->value) ? wrong
-                                                                                          : in->loss_fn_config[i]->key;
-    for (size_t i = 0; i < in->n_loss_fn_config_v2; i++) {
-        const TinkerPublic__LossConfigValue *value = in->loss_fn_config_v2[i]->value;
-        const bool is_number = value && value->value_case == TINKER_PUBLIC__LOSS_CONFIG_VALUE__VALUE_NUMBER;
-        wrong = is_number && take_setting(p, in->loss_fn_config_v2[i]->key, value->number)
-                    ? wrong
-                    : in->loss_fn_config_v2[i]->key;
-    }
-    if (wrong)
-        snprintf(w->text, sizeof w->text,
-                 "loss_fn_config['%.60s']: clip_low_threshold, clip_high_threshold and beta are known, as numbers",
-                 wrong);
-    return !wrong;
-}
-
-/* ---- The answer */
+#include "serve/pass_body.h"
 
 static bool add_record(TinkerPublic__ArrayRecord *out, TinkerPublic__BatchedTensor *t, const struct serve_pass *p)
 {
@@ -287,16 +58,20 @@ static void answer_pass(struct request *r)
     future_complete(r->service, r->future, body, nbytes, true);
 }
 
-static bool fill(struct request *r, const pass_message *in, bool forward_only, struct wrong *w)
+static void drop_pass(struct request *r)
 {
-    struct pass_data *d = r->own = calloc(1, sizeof *d);
+    pass_body_free(r->own);
+}
+
+/* The request owns the body. */
+static bool fill(struct request *r, struct pass_body *body, bool forward_only, struct pass_wrong *w)
+{
     struct fsdpck_error err = { 0 };
+    r->own = body;
     r->drop = drop_pass;
-    if (!d || !take_loss(in, &r->task.pass, w) || !take_data(d, in, w))
+    if (!pass_body_take(body, &r->task.pass, w))
         return false;
-    r->task.pass.data = d->data;
-    r->task.pass.ndata = d->n;
-    r->task.pass.backward = !forward_only && !in->forward_only;
+    r->task.pass.backward &= !forward_only;
     if (serve_check(r->service->engine, &r->task, &err))
         snprintf(w->text, sizeof w->text, "%.290s", err.message);
     return !err.code;
@@ -305,21 +80,21 @@ static bool fill(struct request *r, const pass_message *in, bool forward_only, s
 static struct MHD_Response *pass(struct call *c, bool forward_only, unsigned *status)
 {
     struct MHD_Response *answer = NULL;
-    struct wrong w = { "out of memory" };
-    pass_message *in =
-        tinker_public__forward_backward_request__unpack(NULL, c->nbytes, (const uint8_t *)(c->body ? c->body : ""));
-    if (!in)
+    struct pass_wrong w;
+    struct pass_body *body = pass_body_new(c->body ? c->body : "", c->nbytes);
+    if (!body)
         return call_refuse(status, MHD_HTTP_BAD_REQUEST, "the body is no ForwardBackwardRequest (protobuf)");
-    struct model *m = admit_model(c, in->model_id, in->seq_id, status, &answer);
+    const int64_t seq = body->message->seq_id;
+    struct model *m = admit_model(c, body->message->model_id, seq, status, &answer);
     struct request *r = m ? request_new(c->service, SERVE_PASS, m->adapter, answer_pass) : NULL;
-    if (r && !fill(r, in, forward_only, &w)) {
-        request_free(r);
-        answer = admit_refuse(c, m, in->seq_id, call_refuse(status, MHD_HTTP_BAD_REQUEST, "%s", w.text));
-    } else if (m) {
-        answer = admit_submit(c, m, in->seq_id, r, status);
-    }
-    tinker_public__forward_backward_request__free_unpacked(in, NULL);
-    return answer;
+    if (!r)
+        pass_body_free(body);
+    if (!m)
+        return answer;
+    if (!r || fill(r, body, forward_only, &w))
+        return admit_submit(c, m, seq, r, status);
+    request_free(r);
+    return admit_refuse(c, m, seq, call_refuse(status, MHD_HTTP_BAD_REQUEST, "%s", w.text));
 }
 
 static struct MHD_Response *forward_backward(struct call *c, unsigned *status)
