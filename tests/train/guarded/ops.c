@@ -80,7 +80,7 @@ OF_STRUCT(dora_norm, kern_dora_norm, a->w.data, a->a.data, a->b.data, a->norm)
 OF_STRUCT(dora_scale, kern_dora_scale, a->m, a->norm, a->u.data, a->bias.data, a->add.data, a->y.data)
 OF_STRUCT(dora_grad, kern_dora_grad, a->dy.data, a->u.data, a->norm, a->dm, a->scratch)
 OF_STRUCT(dequantize, kern_dequantize, a->rows, a->to.data)
-OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data)
+OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data, a->weights)
 OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data, a->sinks.data)
 OF_INDEX(gather_rows)
 OF_INDEX(scatter_rows)
@@ -213,7 +213,18 @@ static void run_gemv(struct kern_stream *s, void *args)
     CALL(gemv, s, a);
 }
 
-LATE_WITH_LIST(gemv, kern_gemv, parts, a->nparts)
+/* One launch for each vector. */
+static void late_gemv(struct kern_stream *s, const struct kern_gemv *a)
+{
+    void *copied;
+    for (int i = 0; i < a->nalso; i++)
+        late_gemv(s, &a->also[i]);
+    struct kern_gemv *args = late_copy(a, sizeof *a, a->parts, (size_t)a->nparts * sizeof *a->parts, &copied);
+    args->parts = copied;
+    args->also = NULL;
+    args->nalso = 0;
+    late_put(s, run_gemv, args);
+}
 
 static struct kern_stream *one_thread;
 
