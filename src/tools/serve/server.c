@@ -137,17 +137,21 @@ static unsigned raise_limit(void)
     return files.rlim_cur > 2 * KEPT_FILES ? (unsigned)files.rlim_cur - KEPT_FILES : (unsigned)files.rlim_cur / 2;
 }
 
-static int serve(struct service *s, struct fsdpck_error *err)
+/* Before the model is loaded: a port that is taken is told at once, and clients may connect and wait. */
+static int open_port(struct service *s, int *fd, struct fsdpck_error *err)
 {
-    const struct timespec pause = { 0, TICK_MS * 1000000L };
     const char *address = s->opt->listen ? s->opt->listen : "127.0.0.1";
     uint32_t port = s->opt->port;
-    time_t swept = 0;
-    int fd = -1;
-    int rc = listen_address(address, &port, &fd, err);
-    if (rc)
-        return rc;
+    int rc = listen_address(address, &port, fd, err);
     snprintf(s->address, sizeof s->address, strchr(address, ':') ? "[%.150s]:%u" : "%.150s:%u", address, port);
+    return rc;
+}
+
+/* Takes fd over. */
+static int serve(struct service *s, int fd, struct fsdpck_error *err)
+{
+    const struct timespec pause = { 0, TICK_MS * 1000000L };
+    time_t swept = 0;
     struct MHD_Daemon *daemon = MHD_start_daemon(
         MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, call_answer, s,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, raise_limit(), MHD_OPTION_CONNECTION_TIMEOUT,
@@ -176,16 +180,21 @@ int service_run(const struct service_options *opt, const struct fsdpck_options *
     struct service *s = calloc(1, sizeof *s);
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
+    int fd = -1;
     s->opt = opt;
     init(s);
     int rc = choose_name(s, err);
     if (!rc)
         rc = store_open(&s->store, opt->state, err);
     if (!rc)
+        rc = open_port(s, &fd, err);
+    if (!rc)
         rc = open_engine(s, fs, err);
     if (!rc) {
         open_tokenizer(s);
-        rc = serve(s, err);
+        rc = serve(s, fd, err);
+    } else if (fd >= 0) {
+        close(fd);
     }
     close_all(s);
     return rc;
