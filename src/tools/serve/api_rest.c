@@ -66,12 +66,11 @@ static json_t *newest(const json_t *list, const char *type)
 }
 
 /* Of a folder that somebody put there, adapter_config.json tells the rank. */
-static json_int_t rank_of(const struct service *s, const char *run, const json_t *facts, const json_t *list)
+static json_int_t rank_of(const struct service *s, const json_t *facts, const json_t *list)
 {
     const json_t *rank = json_object_get(facts, "lora_rank"), *first = json_array_get(list, 0);
     const char *uri = json_string_value(json_object_get(first, "tinker_path"));
     struct store_place p;
-    (void)run;
     if (json_is_integer(rank))
         return json_integer_value(rank);
     json_t *config = uri && store_parse(uri, &p) ? store_adapter_config(&s->store, &p) : NULL;
@@ -93,6 +92,12 @@ static void add_metadata(json_t *o, const json_t *facts)
     json_object_set_new(o, "user_metadata", texts);
 }
 
+static json_int_t last_request(struct service *s, const char *run, const json_t *facts)
+{
+    const struct model *m = model_find(s, run);
+    return m ? (json_int_t)m->last_request : json_integer_value(json_object_get(facts, "last_request_time"));
+}
+
 /* NULL: there is no such run. */
 static json_t *run_of(struct service *s, const char *run)
 {
@@ -100,13 +105,11 @@ static json_t *run_of(struct service *s, const char *run)
     if (!facts)
         return NULL;
     json_t *list = checkpoints_of(s, run);
-    const struct model *m = model_find(s, run);
     const char *base = json_string_value(json_object_get(facts, "base_model"));
-    const json_int_t last =
-        m ? (json_int_t)m->last_request : json_integer_value(json_object_get(facts, "last_request_time"));
-    json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:o, s:b}", "training_run_id", run, "base_model",
-                          base ? base : s->name, "model_owner", "local", "is_lora", 1, "lora_rank",
-                          rank_of(s, run, facts, list), "last_request_time", iso_time(last), "corrupted", 0);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:b, s:I, s:o, s:b}", "training_run_id", run, "base_model", base ? base : s->name,
+                  "model_owner", "local", "is_lora", 1, "lora_rank", rank_of(s, facts, list), "last_request_time",
+                  iso_time(last_request(s, run, facts)), "corrupted", 0);
     if (o && newest(list, "training"))
         json_object_set(o, "last_checkpoint", newest(list, "training"));
     if (o && newest(list, "sampler"))
@@ -126,15 +129,44 @@ static json_t *cursor(int64_t limit, int64_t offset, size_t total)
                      (json_int_t)total);
 }
 
+struct dated_run {
+    const char *name; /* borrowed */
+    json_int_t last;
+};
+
+static int later_first(const void *x, const void *y)
+{
+    const struct dated_run *a = x, *b = y;
+    return a->last != b->last ? (a->last < b->last ? 1 : -1) : strcmp(a->name, b->name);
+}
+
+/* The names of runs, those used last first; borrowed from names. NULL: out of memory. */
+static struct dated_run *sort_runs(struct service *s, const json_t *names)
+{
+    const size_t n = json_array_size(names);
+    struct dated_run *runs = calloc(n + 1, sizeof *runs);
+    for (size_t i = 0; i < n && runs; i++) {
+        runs[i].name = json_string_value(json_array_get(names, i));
+        json_t *facts = store_run(&s->store, runs[i].name);
+        runs[i].last = last_request(s, runs[i].name, facts);
+        json_decref(facts);
+    }
+    if (runs)
+        qsort(runs, n, sizeof *runs, later_first);
+    return runs;
+}
+
 static struct MHD_Response *list_runs(struct call *c, unsigned *status)
 {
     const int64_t limit = call_query(c, "limit", 20), offset = call_query(c, "offset", 0);
-    json_t *names = store_runs(&c->service->store), *runs = json_array();
+    json_t *names = store_runs(&c->service->store), *list = json_array();
     const size_t n = json_array_size(names);
-    for (size_t i = (size_t)offset; i < n && i < (size_t)(offset + limit); i++)
-        json_array_append_new(runs, run_of(c->service, json_string_value(json_array_get(names, i))));
+    struct dated_run *runs = sort_runs(c->service, names);
+    for (size_t i = (size_t)offset; runs && i < n && i < (size_t)(offset + limit); i++)
+        json_array_append_new(list, run_of(c->service, runs[i].name));
+    free(runs);
     json_decref(names);
-    return call_json(json_pack("{s:o, s:o}", "training_runs", runs, "cursor", cursor(limit, offset, n)), status);
+    return call_json(json_pack("{s:o, s:o}", "training_runs", list, "cursor", cursor(limit, offset, n)), status);
 }
 
 static struct MHD_Response *refuse_run(const char *run, unsigned *status)

@@ -250,7 +250,7 @@ json_t *store_run(const struct store *s, const char *run)
     if (json_is_object(o))
         return o;
     json_decref(o);
-    return json_object(); /* a folder that somebody put there */
+    return json_pack("{s:I}", "last_request_time", (json_int_t)st.st_mtime); /* a folder that somebody put there */
 }
 
 int store_write_run(const struct store *s, const char *run, json_t *facts, struct fsdpck_error *err)
