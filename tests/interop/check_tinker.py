@@ -5,7 +5,7 @@ import json, os, pathlib, shutil, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/train"))
-from serve_client import Server
+from serve_client import Server, pass_request
 
 TENANTS = ROOT / "tests/train/goldens/tenants"
 
@@ -24,6 +24,33 @@ def probe(server, *options):
     return found["problems"]
 
 
+def compressed(server):
+    """Bodies of passes in zstd, and results that come back so."""
+    import http.client
+    import zstandard
+    data = [{"tokens": [3, 4, 5] * 200, "inputs": {"target_tokens": {"dtype": "int64", "shape": [600],
+                                                                     "data": [4, 5, 6] * 200}}}]
+    model = server.session().model()
+    plain = server.wait(model.passes(data, forward=True))
+    body = zstandard.compress(pass_request(model.id, model.next(), data, "cross_entropy", {}, True))
+    found = []
+    for packed, status in ((body, 200), (body[:-4], 400), (b"no frame", 400)):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", "/api/v1/forward", packed, {
+            "X-API-Key": server.key, "Content-Type": "application/x-protobuf", "Content-Encoding": "zstd"})
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        found += [f"zstd: {answer.status} {said}"] if answer.status != status else []
+        if answer.status == 200:
+            connection.request("POST", "/api/v1/retrieve_future", json.dumps(said), {
+                "X-API-Key": server.key, "Accept-Encoding": "zstd"})
+            answer = connection.getresponse()
+            assert answer.getheader("Content-Encoding") == "zstd"
+            raw = zstandard.ZstdDecompressor().decompressobj().decompress(answer.read())
+            found += ["zstd: another result"] if raw != plain else []
+    return found
+
+
 def check(fsdpck):
     """The differences."""
     tool = pathlib.Path(fsdpck).resolve().parent / "fsdptrain"
@@ -36,4 +63,4 @@ def check(fsdpck):
         with Server(tool, TENANTS / "model", tmp, "--ranks", 2) as server:
             problems = probe(server, "--start", "golden", "--golden", TENANTS / "tinker")
             problems += probe(server, "--start", "golden", "--golden", TENANTS / "tinker", "--pace", "step")
-            return problems + probe(server)
+            return problems + probe(server) + compressed(server)

@@ -7,52 +7,55 @@
 #include "serve/admit.h"
 #include "serve/pass_body.h"
 
-static bool add_record(TinkerPublic__ArrayRecord *out, TinkerPublic__BatchedTensor *t, const struct serve_pass *p)
+/* The log-probabilities of all data, one after another, in memory that the caller frees; false: out of memory. */
+static bool join_logprobs(const struct serve_pass *p, TinkerPublic__BatchedTensor *out)
 {
     size_t n = 0, at = 0;
     for (size_t i = 0; i < p->ndata; i++)
         n += (size_t)p->data[i].n;
     int64_t *offsets = calloc(p->ndata + 1, sizeof *offsets);
     float *values = malloc((n + 1) * sizeof *values);
-    t->data = (ProtobufCBinaryData){ n * sizeof *values, (uint8_t *)values };
-    t->offsets = (ProtobufCBinaryData){ (p->ndata + 1) * sizeof *offsets, (uint8_t *)offsets };
-    t->dtype = TINKER_PUBLIC__DTYPE__DTYPE_FLOAT32;
+    out->data = (ProtobufCBinaryData){ n * sizeof *values, (uint8_t *)values };
+    out->offsets = (ProtobufCBinaryData){ (p->ndata + 1) * sizeof *offsets, (uint8_t *)offsets };
+    out->dtype = TINKER_PUBLIC__DTYPE__DTYPE_FLOAT32;
     for (size_t i = 0; i < p->ndata && offsets && values; i++) {
         memcpy(values + at, p->data[i].target_logprobs, (size_t)p->data[i].n * sizeof *values);
         at += (size_t)p->data[i].n;
         offsets[i + 1] = (int64_t)(at * sizeof *values);
     }
-    out->num_datums = (int64_t)p->ndata;
     return offsets && values;
+}
+
+static char *pack_output(const struct serve_pass *p, TinkerPublic__BatchedTensor *logprobs, size_t *nbytes)
+{
+    TinkerPublic__ArrayRecord__FieldsEntry field = TINKER_PUBLIC__ARRAY_RECORD__FIELDS_ENTRY__INIT,
+                                           *fields[] = { &field };
+    TinkerPublic__ArrayRecord record = TINKER_PUBLIC__ARRAY_RECORD__INIT, *records[] = { &record };
+    TinkerPublic__ForwardBackwardOutput__MetricsEntry sum = TINKER_PUBLIC__FORWARD_BACKWARD_OUTPUT__METRICS_ENTRY__INIT,
+                                                      *metrics[] = { &sum };
+    TinkerPublic__ForwardBackwardOutput out = TINKER_PUBLIC__FORWARD_BACKWARD_OUTPUT__INIT;
+    field.key = "logprobs";
+    field.value = logprobs;
+    record.type_tag = out.loss_fn_output_type = "ArrayRecord";
+    record.fields = fields;
+    record.n_fields = out.n_loss_fn_outputs = out.n_metrics = 1;
+    record.num_datums = (int64_t)p->ndata;
+    sum.key = "loss:sum";
+    sum.value = p->loss_sum;
+    out.loss_fn_outputs = records;
+    out.metrics = metrics;
+    *nbytes = tinker_public__forward_backward_output__get_packed_size(&out);
+    char *body = malloc(*nbytes + 1);
+    if (body)
+        tinker_public__forward_backward_output__pack(&out, (uint8_t *)body);
+    return body;
 }
 
 static void answer_pass(struct request *r)
 {
-    const struct serve_pass *p = &r->task.pass;
-    TinkerPublic__ForwardBackwardOutput out = TINKER_PUBLIC__FORWARD_BACKWARD_OUTPUT__INIT;
-    TinkerPublic__ArrayRecord record = TINKER_PUBLIC__ARRAY_RECORD__INIT, *records[] = { &record };
-    TinkerPublic__ArrayRecord__FieldsEntry field = TINKER_PUBLIC__ARRAY_RECORD__FIELDS_ENTRY__INIT,
-                                           *fields[] = { &field };
     TinkerPublic__BatchedTensor logprobs = TINKER_PUBLIC__BATCHED_TENSOR__INIT;
-    TinkerPublic__ForwardBackwardOutput__MetricsEntry sum = TINKER_PUBLIC__FORWARD_BACKWARD_OUTPUT__METRICS_ENTRY__INIT,
-                                                      *metrics[] = { &sum };
-    const bool complete = add_record(&record, &logprobs, p);
-    field.key = "logprobs";
-    field.value = &logprobs;
-    record.type_tag = "ArrayRecord";
-    record.fields = fields;
-    record.n_fields = 1;
-    sum.key = "loss:sum";
-    sum.value = p->loss_sum;
-    out.loss_fn_output_type = "ArrayRecord";
-    out.loss_fn_outputs = records;
-    out.n_loss_fn_outputs = 1;
-    out.metrics = metrics;
-    out.n_metrics = 1;
-    const size_t nbytes = complete ? tinker_public__forward_backward_output__get_packed_size(&out) : 0;
-    char *body = complete ? malloc(nbytes + 1) : NULL;
-    if (body)
-        tinker_public__forward_backward_output__pack(&out, (uint8_t *)body);
+    size_t nbytes = 0;
+    char *body = join_logprobs(&r->task.pass, &logprobs) ? pack_output(&r->task.pass, &logprobs, &nbytes) : NULL;
     free(logprobs.data.data);
     free(logprobs.offsets.data);
     future_complete(r->service, r->future, body, nbytes, true);

@@ -273,23 +273,23 @@ static TinkerPublic__TopkLogprobs top_of(const int32_t *ids, const float *logpro
     return top;
 }
 
-static char *pack(struct serve_sample *x, size_t *nbytes)
+static void fill_sequence(const struct serve_sampled *one, uint32_t top_k, TinkerPublic__SampledSequence *out,
+                          TinkerPublic__TopkLogprobs *top)
+{
+    tinker_public__sampled_sequence__init(out);
+    out->stop_reason =
+        one->stopped ? TINKER_PUBLIC__STOP_REASON__STOP_REASON_STOP : TINKER_PUBLIC__STOP_REASON__STOP_REASON_LENGTH;
+    out->tokens = bytes_of(one->ids, one->n);
+    out->logprobs = bytes_of(one->logprobs, one->n);
+    *top = top_of(one->top_ids, one->top_logprobs, top_k, one->n);
+    out->topk_sampled_logprobs = top_k ? top : NULL;
+}
+
+/* list: (x->nsamples) */
+static char *pack_with(struct serve_sample *x, TinkerPublic__SampledSequence **list, size_t *nbytes)
 {
     TinkerPublic__SampleResponse out = TINKER_PUBLIC__SAMPLE_RESPONSE__INIT;
-    TinkerPublic__SampledSequence *all = calloc(x->nsamples, sizeof *all), **list = calloc(x->nsamples, sizeof *list);
-    TinkerPublic__TopkLogprobs *tops = calloc(x->nsamples, sizeof *tops), prompt_top;
-    char *body = NULL;
-    for (uint32_t i = 0; all && list && tops && i < x->nsamples; i++) {
-        const struct serve_sampled *one = &x->samples[i];
-        tinker_public__sampled_sequence__init(&all[i]);
-        list[i] = &all[i];
-        all[i].stop_reason = one->stopped ? TINKER_PUBLIC__STOP_REASON__STOP_REASON_STOP
-                                          : TINKER_PUBLIC__STOP_REASON__STOP_REASON_LENGTH;
-        all[i].tokens = bytes_of(one->ids, one->n);
-        all[i].logprobs = bytes_of(one->logprobs, one->n);
-        tops[i] = top_of(one->top_ids, one->top_logprobs, x->top_k, one->n);
-        all[i].topk_sampled_logprobs = x->top_k ? &tops[i] : NULL;
-    }
+    TinkerPublic__TopkLogprobs prompt_top;
     out.sequences = list;
     out.n_sequences = x->nsamples;
     if (x->logprobs)
@@ -299,12 +299,25 @@ static char *pack(struct serve_sample *x, size_t *nbytes)
         prompt_top = top_of(x->top_ids, x->top_logprobs, x->prompt_top_k, x->nprompt);
         out.topk_prompt_logprobs = &prompt_top;
     }
-    if (all && list && tops) {
-        *nbytes = tinker_public__sample_response__get_packed_size(&out);
-        body = malloc(*nbytes + 1);
-    }
+    *nbytes = tinker_public__sample_response__get_packed_size(&out);
+    char *body = malloc(*nbytes + 1);
     if (body)
         tinker_public__sample_response__pack(&out, (uint8_t *)body);
+    return body;
+}
+
+static char *pack(struct serve_sample *x, size_t *nbytes)
+{
+    const size_t n = x->nsamples;
+    TinkerPublic__SampledSequence *all = calloc(n, sizeof *all), **list = calloc(n, sizeof *list);
+    TinkerPublic__TopkLogprobs *tops = calloc(n, sizeof *tops);
+    char *body = NULL;
+    for (size_t i = 0; all && list && tops && i < n; i++) {
+        fill_sequence(&x->samples[i], x->top_k, &all[i], &tops[i]);
+        list[i] = &all[i];
+    }
+    if (all && list && tops)
+        body = pack_with(x, list, nbytes);
     free(all);
     free(list);
     free(tops);

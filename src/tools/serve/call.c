@@ -233,35 +233,41 @@ static void take(struct call *c, const char *piece, size_t n)
     c->nbytes += n;
 }
 
+/* Adds the content of a zstd frame to the body, which is empty. false: it is no whole frame. */
+static bool add_unpacked(struct call *c, const char *packed, size_t nbytes)
+{
+    char piece[1 << 16];
+    ZSTD_DStream *z = ZSTD_createDStream();
+    ZSTD_inBuffer in = { packed, nbytes, 0 };
+    ZSTD_outBuffer out = { piece, sizeof piece, 0 };
+    size_t rest = 1;
+    while (z && rest && !c->refused && (in.pos < in.size || out.pos == out.size)) {
+        out.pos = 0;
+        rest = ZSTD_decompressStream(z, &out, &in);
+        if (ZSTD_isError(rest))
+            break;
+        take(c, piece, out.pos);
+    }
+    ZSTD_freeDStream(z);
+    return z && rest == 0;
+}
+
 /* Replaces a compressed body. */
 static void unpack(struct call *c)
 {
     const char *encoding = MHD_lookup_connection_value(c->connection, MHD_HEADER_KIND, "Content-Encoding");
-    char *packed = c->body, piece[1 << 16];
+    char *packed = c->body;
+    const size_t nbytes = c->nbytes;
     if (!encoding || strcmp(encoding, "identity") == 0 || c->refused)
         return;
     if (strcmp(encoding, "zstd") != 0) {
         refuse_early(c, MHD_HTTP_BAD_REQUEST, "the only Content-Encoding is zstd");
         return;
     }
-    ZSTD_DStream *z = ZSTD_createDStream();
-    ZSTD_inBuffer in = { packed, c->nbytes, 0 };
-    size_t rest = z ? 1 : 0;
     c->body = NULL;
     c->nbytes = c->capacity = 0;
-    while (z && !c->refused && rest && !ZSTD_isError(rest) && in.pos < in.size) {
-        ZSTD_outBuffer out = { piece, sizeof piece, 0 };
-        rest = ZSTD_decompressStream(z, &out, &in);
-        take(c, piece, out.pos);
-        while (!c->refused && !ZSTD_isError(rest) && out.pos == out.size) {
-            out.pos = 0;
-            rest = ZSTD_decompressStream(z, &out, &in);
-            take(c, piece, out.pos);
-        }
-    }
-    if (!c->refused && (!z || rest))
+    if (!add_unpacked(c, packed, nbytes) && !c->refused)
         refuse_early(c, MHD_HTTP_BAD_REQUEST, "the body is no whole zstd frame");
-    ZSTD_freeDStream(z);
     free(packed);
 }
 
