@@ -309,8 +309,10 @@ def kept(tmp):
             "weights/mid": "training", "sampler_weights/sampled": "sampler"}, listed)
         need("expires_at" in listed[0] and listed[0]["size_bytes"] > 1000, listed[0])
         need(server.call("GET", f"training_runs/{run}")["lora_rank"] == 8)
-        runs = [r["training_run_id"] for r in server.call("GET", "training_runs?limit=3")["training_runs"]]
-        need(len(runs) == 3 and again.id in runs and without.id in runs, runs)
+        runs = server.call("GET", "training_runs?limit=50")["training_runs"]
+        times = [r["last_request_time"] for r in runs]
+        need(times == sorted(times, reverse=True) and again.id in [r["training_run_id"] for r in runs], runs)
+        need(server.call("GET", "training_runs?limit=1&offset=1")["training_runs"] == runs[1:2])
         server.call("DELETE", f"training_runs/{run}/checkpoints/sampler_weights/sampled")
         refuses(lambda: session.sampler(sampler), 404, "no checkpoint")
         server.end()
