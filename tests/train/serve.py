@@ -511,7 +511,7 @@ def families(tmp):
 def sessions(tmp):
     """Sessions that give no sign of life end; their memory serves others."""
     data = data_of()
-    with serving(tmp / "state", "--session-timeout", 2) as server:
+    with serving(tmp / "state", "--session-timeout", 10) as server:
         session = server.session()
         model = session.model()
         waiting = model.passes(data, seq=5)  # 1 to 4 never come
@@ -523,7 +523,7 @@ def sessions(tmp):
                 server.wait(m.passes(data))
             others[0].snapshot()
             other.finish()
-        while time.time() - asked < 30:
+        while time.time() - asked < 120:
             try:
                 server.post("get_info", model_id=model.id)
             except Refused as e:
