@@ -407,6 +407,21 @@ def alone(tmp):
         need(all(np.isfinite(row).all() for row in a["logprobs"]))
 
 
+def fair(tmp):
+    """One with a long queue keeps no other waiting."""
+    targets = {"dtype": "int64", "shape": [1000], "data": [8] * 1000}
+    long = [{"tokens": [7] * 1000, "inputs": {"target_tokens": targets}}]
+    with serving(tmp / "state", "--threads", 1) as server:
+        session = server.session()
+        big, small = session.model(seed=1), session.model(seed=2)
+        requests = [big.passes(long * 8) for _ in range(12)]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            last = pool.submit(server.wait, requests[-1])
+            server.wait(small.passes(data_of()))
+            need(not last.done(), "the small one came after the big one")
+            last.result(300)
+
+
 def sampling(tmp):
     """Seeds, stops, log-probabilities at temperature 1, snapshots."""
     prompt = [148, 165, 216, 86, 264, 230]
@@ -545,7 +560,7 @@ def sessions(tmp):
             need(len(pass_output(held.result(60))["logprobs"]) == 3)
 
 
-CHECKS = [goldens, order, refusals, kept, export, alone, sampling, together, families, sessions]
+CHECKS = [goldens, order, refusals, kept, export, alone, fair, sampling, together, families, sessions]
 QUICK = [goldens, order, kept, alone, sampling, together, sessions]
 
 
