@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training clients save: states, weights for samplers, exports, and snapshots in memory. */
+/* Saves of training clients: states, weights for samplers, exports, and snapshots in memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@ struct pass_body {
     size_t narrays, capacity;
 };
 
-/* What is wrong, for the client. */
+/* The reason of a refusal, for the client. */
 struct pass_wrong {
     char text[300];
 };

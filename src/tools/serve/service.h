@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the service keeps in memory: sessions, their models and samplers, and the futures of their requests. One thread
- * answers requests; ranks complete futures. All of it is under one mutex. */
+/* The sessions of the service, their models and samplers, and the futures of their requests. One thread answers
+ * requests; ranks complete futures. All of it is under one mutex. */
 #ifndef SERVE_SERVICE_H
 #define SERVE_SERVICE_H
 
@@ -17,7 +17,7 @@ enum { ID_NBYTES = 80 };
 
 struct call;
 
-/* The result of a request, or that there is none yet. */
+/* The result of a request, once it is there. */
 struct future {
     char id[ID_NBYTES];
     bool done, failed, users_fault, protobuf;

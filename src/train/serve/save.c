@@ -2,7 +2,7 @@
 /* An adapter in files: a checkpoint as a run writes it (src/ckpt/FORMAT.md), which names the base and can be verified,
  * or the folder that PEFT loads. */
 #include <errno.h>
-#include <ftw.h>
+#include <fsdpck/check.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,30 +52,19 @@ static int write_checkpoint(const struct held *h, const char *path, const struct
     return rc;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
-static void remove_folder(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 /* By way of a checkpoint, which the export reads. */
 static int write_peft(const struct held *h, const struct serve_save *x, struct fsdpck_error *err)
 {
     char path[FILES_PATH];
+    struct fsdpck_error ignored = { 0 };
     const struct serve_save values = { .force = true };
     if ((size_t)snprintf(path, sizeof path, "%s.values", x->path) >= sizeof path)
         return fsdpck_error_sys(err, ENAMETOOLONG, x->path, "save");
     int rc = write_checkpoint(h, path, &values, err);
     if (!rc)
         rc = adapter_export(&h->job, h->beside.rank->updates, path, x->path, err);
-    remove_folder(path);
+    if (access(path, F_OK) == 0)
+        fsdpck_remove(path, &h->job.fs, &ignored);
     return rc;
 }
 
