@@ -105,7 +105,7 @@ static const int32_t *take_ids(struct pass_body *d, const TinkerPublic__Tensor *
     int32_t *out = take_array(d, (size_t)n);
     for (int64_t i = 0; out && i < n; i++) {
         const double x = element(t, i);
-        out[i] = x >= 0 && x < INT32_MAX ? (int32_t)x : -1; /* refused with the others that are no tokens */
+        out[i] = x >= 0 && x < INT32_MAX ? (int32_t)x : -1; /* serve_check() refuses it */
     }
     return out;
 }

@@ -20,7 +20,7 @@ struct pass_wrong {
     char text[300];
 };
 
-/* NULL: the bytes are no such message, or memory is out. */
+/* NULL: the bytes are not such a message, or there is no memory. */
 struct pass_body *pass_body_new(const void *bytes, size_t nbytes);
 void pass_body_free(struct pass_body *b); /* NULL does nothing */
 /* Fills all of *out but its results; its data are borrowed from b. The values of tokens are not checked

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state folder: STATE/RUN/run.json, and STATE/RUN/weights/NAME, sampler_weights/NAME and external_weights/NAME:
- * checkpoints of fsdpck, or PEFT folders. What is there is what the service has: it finds it again after a kill. */
+ * checkpoints of fsdpck, or PEFT folders. The service keeps no other list of them: after a kill it
+ * finds them there. */
 #ifndef SERVE_STORE_H
 #define SERVE_STORE_H
 
@@ -57,7 +58,7 @@ json_t *store_checkpoints(const struct store *s, const char *run);
 int store_set_expiry(const struct store *s, const struct store_place *p, time_t expires, struct fsdpck_error *err);
 /* Removes what has expired. */
 void store_sweep(const struct store *s, time_t now);
-/* What adapter_config.json of a place says; owned; NULL: it has none. */
+/* The adapter_config.json of a place; owned; NULL: it has none. */
 json_t *store_adapter_config(const struct store *s, const struct store_place *p);
 
 #endif

@@ -151,7 +151,7 @@ int adapter_layout(const struct serve *s, const struct train_config *config, str
     return rc;
 }
 
-/* ---- What it holds */
+/* ---- Its memory and state */
 
 static int take_values(struct serve *s, struct held *h, struct fsdpck_error *err)
 {
@@ -203,7 +203,7 @@ void held_free(struct serve *s, struct held *h)
     free(h);
 }
 
-/* What the files say about the adapter; r is the largest of its layers. */
+/* The rank, alpha and layers of an adapter that has begun. */
 static struct serve_lora describe(const struct held *h)
 {
     struct serve_lora lora = { .rank = h->config.lora.r, .seed = h->config.seed, .alpha = h->config.lora.alpha };
@@ -378,7 +378,7 @@ int serve_check_room(struct serve *s, const struct serve_lora *lora, struct fsdp
     pthread_mutex_unlock(&s->mutex);
     if (!fits)
         rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
-                              "an adapter of rank %llu takes %.1f MiB, and there is no room for it: finished sessions "
+                              "an adapter of rank %llu takes %.1f MiB, which are not free: finished sessions "
                               "leave theirs",
                               (unsigned long long)lora->rank, (double)nbytes / 1048576.0);
     layout_free(&l);

@@ -135,7 +135,7 @@ struct place {
     uint32_t n;
 };
 
-/* What a lane generates at once. */
+/* The sequences that a lane generates together. */
 struct group {
     struct lane *lane;
     struct place places[TOGETHER];

@@ -47,7 +47,7 @@ struct serve {
     bool opened, ends; /* lanes may take tasks; must end */
 };
 
-/* What an adapter holds once it has begun. */
+/* The memory and state of an adapter that has begun. */
 struct held {
     struct train_config config;
     struct job job;

@@ -174,7 +174,7 @@ struct serve_task {
 FSDPCK_API void serve_submit(struct serve *s, struct serve_task *t);
 /* Checks what can be checked before: that a pass has data, and that its tokens are the model's and fit. */
 FSDPCK_API int serve_check(const struct serve *s, const struct serve_task *t, struct fsdpck_error *err);
-/* What an adapter of this rank takes, in bytes, and an error if there is no room for it. */
+/* Fails if there is no room for such an adapter; the message tells the bytes that it takes. */
 FSDPCK_API int serve_check_room(struct serve *s, const struct serve_lora *lora, struct fsdpck_error *err);
 
 #ifdef __cplusplus
