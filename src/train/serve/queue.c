@@ -119,7 +119,7 @@ static struct unit begin_unit(struct serve_adapter *a, struct serve_task *t)
     if (t->kind == SERVE_PASS)
         a->served += (double)pass_ntok(t, u.number);
     else if (t->kind == SERVE_SAMPLE)
-        a->served += (double)(t->sample.nprompt + t->sample.rule.max_new_tokens * GENERATE_SAMPLES);
+        a->served += (double)t->sample.nprompt; /* and the new tokens at the end */
     if (t->kind == SERVE_PASS && t->pass.backward)
         u.ticket = a->tickets++;
     return u;
@@ -289,7 +289,12 @@ bool queue_ends(struct serve *s)
 
 void queue_end_sample(struct lane *lane, const struct generate_unit *u)
 {
+    const struct serve_sample *x = &u->t->sample;
+    size_t ntok = 0;
+    for (size_t i = u->number * GENERATE_SAMPLES; i < x->nsamples && i < (u->number + 1) * GENERATE_SAMPLES; i++)
+        ntok += x->samples[i].n;
     pthread_mutex_lock(&lane->s->mutex);
+    u->t->adapter->served += (double)ntok;
     lane->nsampling--;
     end_unit(&(struct unit){ .t = u->t, .number = u->number }, &u->err);
 }
