@@ -93,7 +93,7 @@ static void online_softmax_span(const struct forward *f, struct query *w, const 
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
-            cpu_attention_visible(&f->p, w->block->token + i, k, span, &from, &to);
+            cpu_attention_visible(&f->p, w->block, i, k, span, &from, &to);
         online_softmax_step(f, w, row, span, from, to);
     }
 }
@@ -151,9 +151,9 @@ static void attend(void *ctx, int64_t piece, unsigned worker)
     cpu_attention_pack_stack(&f->p, w.q, f->a->q, &w.stack, w.block);
     memset(w.o, 0, (size_t)(CPU_STACKED * dim) * sizeof(*w.o));
     begin_softmax(f, &w);
-    for (int64_t b = cpu_attention_first(&f->p, block); b <= block; b += CPU_SPAN / CPU_BLOCK)
-        if (attend_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) !=
-            KERN_OK)
+    const int64_t end = cpu_attention_end(&f->p, block);
+    for (int64_t b = cpu_attention_first(&f->p, block); b < end; b += CPU_SPAN / CPU_BLOCK)
+        if (attend_span(f, &w, b, end - b < CPU_SPAN / CPU_BLOCK ? end - b : CPU_SPAN / CPU_BLOCK) != KERN_OK)
             return;
     store(f, &w);
 }

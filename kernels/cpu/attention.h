@@ -16,8 +16,8 @@ enum {
 };
 
 struct cpu_token_block {
-    int64_t token, n; /* first token, number of tokens */
-    int64_t first;    /* index of the document's first block */
+    int64_t token, n;   /* first token, number of tokens */
+    int64_t first, end; /* of the document: index of its first block; the token after its last that is seen */
 };
 
 struct cpu_packing {
@@ -70,11 +70,12 @@ int cpu_attention_product(const struct cpu_packing *p, unsigned worker, int64_t 
                           int64_t lda, bool trans_a, const void *b, int64_t ldb, bool trans_b, float *c, int64_t ldc,
                           bool accumulate);
 
-/* First block of keys that a block of queries can see. */
+/* First block of keys that a block of queries can see, and the one after the last. */
 int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block);
-/* The query `token` sees keys *from … *to-1 of the n keys that start at block b, counted from b's first key. */
-void cpu_attention_visible(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
-                           int64_t *from, int64_t *to);
+int64_t cpu_attention_end(const struct cpu_packing *p, int64_t block);
+/* Query i of a block sees keys *from … *to-1 of the n keys that start at block b, counted from b's first key. */
+void cpu_attention_visible(const struct cpu_packing *p, const struct cpu_token_block *query, int64_t i,
+                           const struct cpu_token_block *b, int64_t n, int64_t *from, int64_t *to);
 
 /* Prepares a row of n weights for a product. Weights outside of from … to-1 become 0. fp32 weights stay in place; bf16
  * ones are rounded into dst. */

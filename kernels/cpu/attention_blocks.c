@@ -9,11 +9,11 @@
 bool cpu_attention_check(struct kern_stream *stream, const struct kern_attention_shape *s)
 {
     bool good = s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->head_dim <= CPU_STRIP && s->ndoc >= 0 &&
-                s->scale > 0;
+                s->scale > 0 && s->nkeys >= 0 && !((s->full || s->nkeys) && s->window > 0);
     for (int64_t d = 0; good && d < s->ndoc; d++)
         good = s->cu_seqlens[d] >= 0 && s->cu_seqlens[d] <= s->cu_seqlens[d + 1];
     return cpu_check(stream, good && (s->ndoc == 0 || s->cu_seqlens[s->ndoc] <= s->ntok),
-                     "attention: heads, head_dim (1 to 1024), scale (above 0) or documents do not fit");
+                     "attention: heads, head_dim (1 to 1024), scale (above 0), window or documents do not fit");
 }
 
 size_t cpu_attention_blocks_bytes(int64_t nblock)
@@ -49,10 +49,11 @@ void cpu_attention_blocks(struct cpu_packing *p, struct kern_stream *stream, con
     };
     p->compute = dtype == KERN_BF16 && cpu_matmul_bf16() ? KERN_BF16 : KERN_F32;
     for (int64_t d = 0; d < shape->ndoc; d++) {
-        const int64_t first = p->nblock, end = shape->cu_seqlens[d + 1];
-        for (int64_t token = shape->cu_seqlens[d]; token < end; token += CPU_BLOCK)
+        const int64_t first = p->nblock, from = shape->cu_seqlens[d], end = shape->cu_seqlens[d + 1],
+                      seen = shape->nkeys && shape->nkeys < end - from ? from + shape->nkeys : end;
+        for (int64_t token = from; token < end; token += CPU_BLOCK)
             p->blocks[p->nblock++] =
-                (struct cpu_token_block){ token, end - token < CPU_BLOCK ? end - token : CPU_BLOCK, first };
+                (struct cpu_token_block){ token, end - token < CPU_BLOCK ? end - token : CPU_BLOCK, first, seen };
     }
 }
 
@@ -129,10 +130,18 @@ int64_t cpu_attention_first(const struct cpu_packing *p, int64_t block)
     return oldest <= first->token ? q->first : q->first + (oldest - first->token) / CPU_BLOCK;
 }
 
-void cpu_attention_visible(const struct cpu_packing *p, int64_t token, const struct cpu_token_block *b, int64_t n,
-                           int64_t *from, int64_t *to)
+int64_t cpu_attention_end(const struct cpu_packing *p, int64_t block)
 {
-    int64_t oldest = p->shape->window > 0 ? token - p->shape->window + 1 - b->token : 0, end = token + 1 - b->token;
+    const struct cpu_token_block *q = &p->blocks[block];
+    const int64_t seen = q->first + (q->end - p->blocks[q->first].token + CPU_BLOCK - 1) / CPU_BLOCK;
+    return p->shape->full || seen <= block ? seen : block + 1;
+}
+
+void cpu_attention_visible(const struct cpu_packing *p, const struct cpu_token_block *query, int64_t i,
+                           const struct cpu_token_block *b, int64_t n, int64_t *from, int64_t *to)
+{
+    const int64_t token = query->token + i, last = p->shape->full || token >= query->end ? query->end : token + 1;
+    int64_t oldest = p->shape->window > 0 ? token - p->shape->window + 1 - b->token : 0, end = last - b->token;
     *from = oldest <= 0 ? 0 : oldest < n ? oldest : n;
     *to = end >= n ? n : end > *from ? end : *from;
 }

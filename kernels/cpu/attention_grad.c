@@ -88,7 +88,7 @@ static void softmax_grad_span(const struct backward *b, struct query *w, const s
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
-            cpu_attention_visible(&b->p, w->block->token + i, k, span, &from, &to);
+            cpu_attention_visible(&b->p, w->block, i, k, span, &from, &to);
         softmax_grad_row(b, w, row, span, from, to);
     }
 }
@@ -167,8 +167,9 @@ static int query_block(const struct backward *b, struct query *w, int64_t block)
     cpu_attention_pack_stack(&b->p, w->d_o, b->g->d_o, &w->stack, w->block);
     load_delta(b, w);
     memset(w->dq, 0, (size_t)(CPU_STACKED * b->p.shape->head_dim) * sizeof(*w->dq));
-    for (int64_t k = cpu_attention_first(&b->p, block); k <= block; k += CPU_SPAN / CPU_BLOCK) {
-        int rc = attend_span(b, w, k, block + 1 - k < CPU_SPAN / CPU_BLOCK ? block + 1 - k : CPU_SPAN / CPU_BLOCK);
+    const int64_t end = cpu_attention_end(&b->p, block);
+    for (int64_t k = cpu_attention_first(&b->p, block); k < end; k += CPU_SPAN / CPU_BLOCK) {
+        int rc = attend_span(b, w, k, end - k < CPU_SPAN / CPU_BLOCK ? end - k : CPU_SPAN / CPU_BLOCK);
         if (rc != KERN_OK)
             return rc;
     }

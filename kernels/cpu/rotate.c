@@ -10,6 +10,24 @@ struct rope_work {
     const struct kern_rope_apply *r;
 };
 
+/* Rotates adjacent features of a head, half a strip of pairs at a time. */
+static void rotate_adjacent(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
+{
+    enum { PAIRS = CPU_STRIP / 2 };
+    float strip[CPU_STRIP], low[PAIRS], high[PAIRS], sign = r->inverse ? -1.0f : 1.0f;
+    const int64_t half = r->rotary / 2, at = r->positions[row] * half;
+    for (int64_t i = 0; i < half; i += PAIRS) {
+        const int64_t n = half - i < PAIRS ? half - i : PAIRS;
+        cpu_load_copy(simd, strip, kern_const(r->x), row, col + 2 * i, 2 * n);
+        for (int64_t j = 0; j < n; j++)
+            low[j] = strip[2 * j], high[j] = strip[2 * j + 1];
+        simd->rotate(low, high, r->cosines + at + i, r->sines + at + i, sign, n);
+        for (int64_t j = 0; j < n; j++)
+            strip[2 * j] = low[j], strip[2 * j + 1] = high[j];
+        cpu_store(simd, r->x, row, col + 2 * i, 2 * n, strip);
+    }
+}
+
 /* Rotates a head that is wider than a strip, one strip of each half at a time. */
 static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
 {
@@ -40,6 +58,11 @@ static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_app
 static void rotate_row(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row)
 {
     const int64_t together = CPU_STRIP / r->dim;
+    if (r->adjacent) {
+        for (int64_t head = 0; head < r->nhead; head++)
+            rotate_adjacent(simd, r, row, head * r->dim);
+        return;
+    }
     for (int64_t head = 0; head < r->nhead && !together; head++)
         rotate_wide(simd, r, row, head * r->dim);
     for (int64_t head = 0; head < r->nhead && together; head += together)

@@ -4,6 +4,7 @@
 #include "cpu/stream.h"
 
 #include "cpu/experts.h"
+#include "cpu/image.h"
 #include "cpu/matmul.h"
 #include "cpu/packed_plan.h"
 #include "cpu/simd.h"
@@ -155,6 +156,7 @@ const struct kern_device cpu_device = {
     .row_unit = 1,
     .ops = &cpu_ops,
     .experts = &cpu_expert_ops,
+    .images = &cpu_image_ops,
     .memory = &cpu_memory,
     .stream_new = stream_new,
     .stream_free = stream_free,

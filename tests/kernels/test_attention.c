@@ -18,10 +18,7 @@ static const int64_t one[] = { 0, 5 }, packed[] = { 0, 1, 70, 70, 203, 300 }, wh
 /* A shape without a table. */
 #define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) \
     { \
-        ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, { NULL, 0 }, \
-        { \
-            NULL, 0, KERN_F32 \
-        } \
+        ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, { NULL, 0 }, { NULL, 0, KERN_F32 }, false, 0 \
     }
 static const struct job jobs[] = {
     { SHAPE(5, 1, 1, 1, one, 1, 0, 1), "one head of one feature" },
@@ -52,7 +49,15 @@ struct bench {
 
 ONE_THREAD static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
 {
-    return j >= s->cu_seqlens[doc] && j <= i && (s->window == 0 || j > i - s->window);
+    const int64_t first = s->cu_seqlens[doc];
+    return j >= first && (s->full || j <= i) && (s->window == 0 || j > i - s->window) &&
+           (s->nkeys == 0 || j < first + s->nkeys);
+}
+
+/* The last key that the query may see. */
+ONE_THREAD static int64_t last_of(const struct kern_attention_shape *s, int64_t doc, int64_t i)
+{
+    return s->full ? s->cu_seqlens[doc + 1] - 1 : i;
 }
 
 /* The inputs as the reference reads them: an access of a matrix per product would be most of this test's time. */
@@ -85,17 +90,18 @@ ONE_THREAD static void add(double *to, double factor, const double *x, int64_t n
 /* One query: its weights in p, output and lse. */
 ONE_THREAD static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
 {
-    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), first = b->s.cu_seqlens[doc];
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv), first = b->s.cu_seqlens[doc],
+                  last = last_of(&b->s, doc, i);
     const int64_t at_q = (i * b->s.nhead + h) * d;
     double top = b->s.sinks.data ? at(&b->sinks, 0, h) : -INFINITY, sum = 0;
     const double sink = top;
-    for (int64_t j = first; j <= i; j++)
+    for (int64_t j = first; j <= last; j++)
         if (sees(&b->s, doc, i, j))
             top = fmax(top, p[j] = (double)b->s.scale * dot(&b->q64[at_q], &b->k64[(j * b->s.nkv + kv) * d], d));
     sum = exp(sink - top);
-    for (int64_t j = first; j <= i; j++)
+    for (int64_t j = first; j <= last; j++)
         sum += p[j] = sees(&b->s, doc, i, j) ? exp(p[j] - top) : 0;
-    for (int64_t j = first; j <= i; j++) {
+    for (int64_t j = first; j <= last; j++) {
         p[j] /= sum;
         add(&b->o_ref[at_q], p[j], &b->v64[(j * b->s.nkv + kv) * d], d);
     }
@@ -108,7 +114,7 @@ ONE_THREAD static void row_backward(struct bench *b, int64_t doc, int64_t i, int
     const double *d_o = &b->d_o64[at_q], delta = dot(d_o, &b->o_ref[at_q], d);
     if (b->s.sinks.data)
         b->dsinks_ref[h] -= exp(at(&b->sinks, 0, h) - b->lse_ref[h * b->s.ntok + i]) * delta;
-    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
+    for (int64_t j = b->s.cu_seqlens[doc]; j <= last_of(&b->s, doc, i); j++) {
         const int64_t at_kv = (j * b->s.nkv + kv) * d;
         const double ds = p[j] * (dot(d_o, &b->v64[at_kv], d) - delta) * (double)b->s.scale;
         add(&b->dv_ref[at_kv], p[j], d_o, d);
@@ -270,6 +276,27 @@ static void against_reference(struct rig *rig)
         if (!rig->slow || i % 2 == 0)
             one_job(rig, &jobs[i], true);
     }
+}
+
+/* Documents that are seen whole, and padding that is not; only the CPU can. */
+static void not_causal(struct rig *rig)
+{
+    static const struct {
+        bool full;
+        int64_t nkeys;
+    } forms[] = { { true, 0 }, { true, 70 }, { false, 64 }, { false, 2 }, { true, 200 } };
+    if (!rig->device->images)
+        return;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+        for (int j = 0; j < 3; j++) {
+            const struct kern_attention_shape shapes[] = { SHAPE(300, 4, 2, 20, packed, 5, 0, 0.3f),
+                                                           SHAPE(200, 1, 1, 260, whole, 1, 0, 0.05f),
+                                                           SHAPE(130, 2, 2, 64, tail, 2, 0, 0.1f) };
+            struct job job = { shapes[j], "not causal" };
+            job.s.full = forms[i].full;
+            job.s.nkeys = forms[i].nkeys;
+            one_job(rig, &job, false);
+        }
 }
 
 /* Gradients from a single query, one of many that see a key: the last query that sees keys of a block, and the first of
@@ -460,6 +487,12 @@ static void test_reference(void **state)
     rig_run_all(against_reference);
 }
 
+static void test_not_causal(void **state)
+{
+    (void)state;
+    rig_run_all(not_causal);
+}
+
 static void test_one_query(void **state)
 {
     (void)state;
@@ -487,7 +520,8 @@ static void test_scratch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_differences), cmocka_unit_test(test_reference),
-                                        cmocka_unit_test(test_one_query),   cmocka_unit_test(test_any_shape),
-                                        cmocka_unit_test(test_documents),   cmocka_unit_test(test_scratch) };
+                                        cmocka_unit_test(test_not_causal),  cmocka_unit_test(test_one_query),
+                                        cmocka_unit_test(test_any_shape),   cmocka_unit_test(test_documents),
+                                        cmocka_unit_test(test_scratch) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

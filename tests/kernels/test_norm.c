@@ -124,7 +124,7 @@ static void grad(struct rig *rig)
 
 enum { NROW = 37, NHEAD = 3, NPOS = 50 };
 
-static void rope_dim(struct rig *rig, int64_t dim, int64_t rotary)
+static void rope_dim(struct rig *rig, int64_t dim, int64_t rotary, bool adjacent)
 {
     struct kern_rope params = { .kind = KERN_ROPE_DEFAULT, .dim = rotary, .theta = 10000 };
     struct matrix x = matrix_random(rig, NROW, NHEAD * dim, rig->dtype, 1), before = matrix_copy(&x);
@@ -138,15 +138,16 @@ static void rope_dim(struct rig *rig, int64_t dim, int64_t rotary)
             double *head = want + (i * NHEAD + h) * dim;
             for (int64_t j = 0; j < rotary / 2; j++) {
                 double angle = (double)positions[i] * pow(10000, -2.0 * (double)j / (double)rotary);
-                double low = at(&x, i, h * dim + j), high = at(&x, i, h * dim + rotary / 2 + j);
-                head[j] = low * cos(angle) - high * sin(angle);
-                head[rotary / 2 + j] = high * cos(angle) + low * sin(angle);
+                const int64_t a = adjacent ? 2 * j : j, b = adjacent ? 2 * j + 1 : rotary / 2 + j;
+                double low = at(&x, i, h * dim + a), high = at(&x, i, h * dim + b);
+                head[a] = low * cos(angle) - high * sin(angle);
+                head[b] = high * cos(angle) + low * sin(angle);
             }
             for (int64_t j = rotary; j < dim; j++)
                 head[j] = at(&x, i, h * dim + j);
         }
     }
-    struct kern_rope_apply r = { NROW, NHEAD, dim, rotary, view(&x), cosines, sines, positions, false };
+    struct kern_rope_apply r = { NROW, NHEAD, dim, rotary, view(&x), cosines, sines, positions, false, adjacent };
     rig->ops->rope(rig->stream, &r);
     check_matrix(rig, &x, want, 1e-6, "rope");
     /* the inverse of a rotation is its transpose, which the gradient needs */
@@ -162,12 +163,18 @@ static void rope_dim(struct rig *rig, int64_t dim, int64_t rotary)
 
 static void rope(struct rig *rig)
 {
-    rope_dim(rig, 2, 2);
-    rope_dim(rig, 22, 22);
-    rope_dim(rig, 64, 64);
-    rope_dim(rig, 64, 32);
-    rope_dim(rig, 22, 6);
-    rope_dim(rig, 700, 620);
+    rope_dim(rig, 2, 2, false);
+    rope_dim(rig, 2, 2, true);
+    rope_dim(rig, 22, 22, false);
+    rope_dim(rig, 22, 22, true);
+    rope_dim(rig, 64, 64, false);
+    rope_dim(rig, 64, 64, true);
+    rope_dim(rig, 64, 32, false);
+    rope_dim(rig, 64, 32, true);
+    rope_dim(rig, 22, 6, false);
+    rope_dim(rig, 22, 6, true);
+    rope_dim(rig, 700, 620, false);
+    rope_dim(rig, 700, 620, true);
 }
 
 /* inv_freq of transformers 5 (float32 there) for head_dim 16, theta 10000, and each scaling; original context 64. */

@@ -66,6 +66,7 @@ const struct kern_device *cuda_shim_device(void)
     device.name = "cuda-shim";
     device.ops = &cuda_ops;
     device.experts = &cuda_expert_ops;
+    device.images = NULL;
     device.memory = &memory;
     device.stream_new = stream_new;
     device.stream_free = cuda_shim_stream_free;

@@ -23,7 +23,7 @@ struct kern_attention_table {
 };
 
 /* Shape of a call. Documents are ranges of the ntok tokens: document d is tokens cu_seqlens[d] … cu_seqlens[d+1]-1.
- * Token i sees the tokens j of its own document with i - window < j ≤ i. */
+ * Token i sees the tokens j of its own document with i - window < j ≤ i, unless `full` or `nkeys` say otherwise. */
 struct kern_attention_shape {
     int64_t ntok, nhead, nkv, head_dim;
     const int64_t *cu_seqlens; /* (ndoc + 1), on the host, from 0 to ntok, ascending; empty documents allowed */
@@ -32,6 +32,8 @@ struct kern_attention_shape {
     float scale;                       /* mostly 1/√head_dim */
     struct kern_attention_table table; /* made from the same documents */
     struct kern_cmat sinks;            /* (nhead), pitch ignored: scores that are not scaled; data NULL: none */
+    bool full;     /* not causal: a token sees its whole document. Without a window, and on the CPU only, like: */
+    int64_t nkeys; /* a document's tokens from this one on are padding, which nobody sees; 0: there is none */
 };
 
 struct kern_attention {

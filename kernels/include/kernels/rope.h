@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embeddings (Su et al. 2021) in the "rotate half" form of Hugging Face: features j and j + dim/2 of a
- * head are rotated by position · inv_freq[j]. Scalings: linear (Chen et al. 2023), llama3 (Llama 3.1), yarn (Peng et
- * al. 2023), each as transformers computes it, but in fp64. */
+ * head are rotated by position · inv_freq[j]; or features 2j and 2j + 1, as in that paper. Scalings: linear (Chen et
+ * al. 2023), llama3 (Llama 3.1), yarn (Peng et al. 2023), each as transformers computes it, but in fp64. */
 #ifndef KERNELS_ROPE_H
 #define KERNELS_ROPE_H
 
@@ -40,6 +40,7 @@ struct kern_rope_apply {
     const float *sines;
     const int32_t *positions; /* (nrow), each below npos: the position inside its document */
     bool inverse;             /* rotate backwards, for the gradient */
+    bool adjacent;            /* features 2j and 2j + 1 are rotated together, not j and j + rotary/2 */
 };
 
 typedef void kern_rope_fn(struct kern_stream *, const struct kern_rope_apply *);

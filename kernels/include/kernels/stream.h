@@ -16,6 +16,7 @@ extern "C" {
 
 struct kern_ops;
 struct kern_expert_ops;
+struct kern_image_ops;
 struct kern_memory;
 struct kern_stream;
 struct kern_event;
@@ -30,6 +31,7 @@ struct kern_device {
                          that few shapes occur and each is chosen once */
     const struct kern_ops *ops;
     const struct kern_expert_ops *experts; /* experts.h */
+    const struct kern_image_ops *images;   /* image.h; NULL: the device has none */
     const struct kern_memory *memory;
 
     /* index: the device number (CPU: 0). pool: borrowed, for CPU kernels; NULL: one thread. On a device, a stream
