@@ -9,7 +9,7 @@ ORDER = {
                  "verbs", "doctor"],
     "src/train": [
         "arrays", "text", "look", "board", "config", "import", "data", "comm", "model", "price", "rank", "state",
-        "sample", "run", "serve"
+        "sample", "image", "run", "serve"
     ],
     "src/tools": ["common", "embed", "describe", "report", "ui", "serve", "fsdpck", "fsdptrain"],
 }

@@ -40,6 +40,7 @@ pc zlib|zlib1g-dev|data in gzip, as a stream
 pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and tokenizers
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 pc yaml-0.1|libyaml-dev|configurations of other trainers
+pc libpng|libpng-dev|pictures
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='pc cmocka|libcmocka-dev|unit tests
 py argparse|python3|the tests that run the programs'

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int check_kind(const struct out_file *out, struct fsdpck_error *err)
+int out_file_check(const struct out_file *out, struct fsdpck_error *err)
 {
     char found[64] = "";
     struct stat st;
@@ -34,7 +34,7 @@ int out_file_write(const struct out_file *out, struct fsdpck_error *err)
     const int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", out->path, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof temporary)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out->path, "the path is too long");
-    int rc = check_kind(out, err);
+    int rc = out_file_check(out, err);
     FILE *f = rc ? NULL : fopen(temporary, "wxe");
     if (!f)
         return rc ? rc : fsdpck_error_sys(err, errno, out->path, "create");

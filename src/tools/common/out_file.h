@@ -18,5 +18,7 @@ struct out_file {
 /* Writes beside the file, and renames: one that exists stays until the new one is whole. FSDPCK_ERR_EXISTS: a file of
  * another kind is there. */
 int out_file_write(const struct out_file *out, struct fsdpck_error *err);
+/* The same check alone, for verbs that work long before they write. */
+int out_file_check(const struct out_file *out, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain sample`: continues prompts and shows the text while it grows. */
+/* `fsdptrain sample`: continues prompts and shows the text while it grows, or makes pictures of them. */
 #include "commands.h"
 
 #include <math.h>
@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/model_path.h"
 #include "common/stop.h"
+#include "sample_image.h"
 #include "sample_out.h"
 #include "sample_prompts.h"
 
@@ -20,6 +22,9 @@ struct sample_args {
     uint32_t samples, threads, max_new_tokens;
     double temperature, top_p, top_k; /* negative: not given */
     double seed;
+    const char *out, *size, *negative;
+    uint32_t steps, max_sequence_length;
+    double guidance; /* negative: not given */
 };
 
 /* A number of the library as text, for the help. */
@@ -76,14 +81,14 @@ static const struct option sample_options[] = {
       .type = OPTION_NUMBER,
       .offset = AT(seed),
       .value = "S",
-      .help = "random seed; the text does not depend on the number of threads",
+      .help = "random seed; text and picture do not depend on the number of threads",
       .usual = "42",
       .given = AT(seed_given) },
     { .name = "samples",
       .type = OPTION_COUNT,
       .offset = AT(samples),
       .value = "N",
-      .help = "number of texts for each prompt",
+      .help = "number of texts, or pictures, for each prompt",
       .usual = "1" },
     { .name = "dtype",
       .type = OPTION_CHOICE,
@@ -97,6 +102,41 @@ static const struct option sample_options[] = {
       .value = "T",
       .help = "number of threads",
       .computed = "the processors that this process may use" },
+    { .name = "out",
+      .type = OPTION_STRING,
+      .offset = AT(out),
+      .value = "FILE.png",
+      .help = "pictures: where to write; with several, each name gets a number" },
+    { .name = "size",
+      .type = OPTION_STRING,
+      .offset = AT(size),
+      .value = "WxH",
+      .help = "pictures: width and height in pixels, multiples of 16",
+      .computed = TEXT(IMAGE_DEFAULT_SIDE) "x" TEXT(IMAGE_DEFAULT_SIDE) },
+    { .name = "steps",
+      .type = OPTION_COUNT,
+      .offset = AT(steps),
+      .value = "N",
+      .help = "pictures: steps from noise to picture",
+      .computed = TEXT(IMAGE_DISTILLED_STEPS) " of a distilled model, or " TEXT(IMAGE_DEFAULT_STEPS) },
+    { .name = "guidance",
+      .type = OPTION_NUMBER,
+      .offset = AT(guidance),
+      .value = "G",
+      .help = "pictures: how far to lead away from the negative prompt; 1 or less, or a distilled model: not at all",
+      .computed = TEXT(IMAGE_DEFAULT_GUIDANCE) },
+    { .name = "negative-prompt",
+      .type = OPTION_STRING,
+      .offset = AT(negative),
+      .value = "TEXT",
+      .help = "pictures: the prompt that guidance leads away from",
+      .computed = "an empty text" },
+    { .name = "max-sequence-length",
+      .type = OPTION_COUNT,
+      .offset = AT(max_sequence_length),
+      .value = "N",
+      .help = "pictures: tokens of a text, padded or cut to this number",
+      .computed = TEXT(IMAGE_DEFAULT_TOKENS) },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
@@ -201,38 +241,73 @@ static int run_prompts(const struct sample_args *args, struct sampler *s, const 
     return rc;
 }
 
-/* Checks everything that can be refused before it reads the weights. */
-static int run(void *ctx, const char *const *at)
+/* Options that have no effect on what the model makes. */
+static int refuse_options(const struct sample_args *args, bool pictures)
 {
-    const struct sample_args *args = ctx;
-    const char *typed = at[0];
+    const struct {
+        const char *name;
+        bool given, of_pictures;
+    } rows[] = { { "--chat", args->chat, false },
+                 { "--system", args->system != NULL, false },
+                 { "--max-new-tokens", args->max_new_tokens > 0, false },
+                 { "--temperature", args->temperature >= 0, false },
+                 { "--top-p", args->top_p >= 0, false },
+                 { "--top-k", args->top_k >= 0, false },
+                 { "--out", args->out != NULL, true },
+                 { "--size", args->size != NULL, true },
+                 { "--steps", args->steps > 0, true },
+                 { "--guidance", args->guidance >= 0, true },
+                 { "--negative-prompt", args->negative != NULL, true },
+                 { "--max-sequence-length", args->max_sequence_length > 0, true } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].given && rows[i].of_pictures != pictures)
+            return usage_error("%s is for models that make %s; this one makes %s", rows[i].name,
+                               pictures ? "text" : "pictures", pictures ? "pictures" : "text");
+    return OPTIONS_OK;
+}
+
+static int run_pictures(const struct sample_args *args, const char *pipeline, const struct sampler_options *opt,
+                        struct report *report)
+{
+    const struct sample_image_args pictures = { .json = args->json,
+                                                .quiet = args->quiet,
+                                                .out = args->out,
+                                                .size = args->size,
+                                                .negative = args->negative,
+                                                .steps = args->steps,
+                                                .max_tokens = args->max_sequence_length,
+                                                .samples = args->samples,
+                                                .guidance = args->guidance,
+                                                .seed = args->seed };
     struct fsdpck_error err = { 0 };
-    struct report report = { 0 };
-    struct sampler_options opt = {
-        .dtype = args->dtype,
-        .nthreads = args->threads,
-        .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads }
-    };
+    json_t *prompts = NULL;
+    if (refuse_options(args, true) != OPTIONS_OK)
+        return EXIT_USAGE;
+    int rc = sample_prompts_read(&args->prompts, false, NULL, &prompts, &err);
+    const int status = rc ? report_error(report, &err) : sample_image_run(&pictures, pipeline, opt, prompts, report);
+    json_decref(prompts);
+    return status;
+}
+
+/* Checks everything that can be refused before it reads the weights. */
+static int run_texts(const struct sample_args *args, const char *model, const struct sampler_options *opt,
+                     struct report *report)
+{
+    struct fsdpck_error err = { 0 };
     struct sampler *sampler = NULL;
     struct chat *chat = NULL;
     struct sample_out *out = NULL;
     struct sample_rule rule;
     json_t *prompts = NULL;
-    char model[4096], adapter[4096];
-    if (check_args(args) != OPTIONS_OK)
+    if (refuse_options(args, false) != OPTIONS_OK)
         return EXIT_USAGE;
-    int rc = model_path_resolve(typed, model, sizeof model, &err);
-    if (!rc && args->adapter)
-        rc = model_path_resolve(args->adapter, adapter, sizeof adapter, &err);
-    opt.adapter = args->adapter ? adapter : NULL;
-    if (!rc)
-        rc = make_rule(args, model, &opt.fs, &rule, &err);
+    int rc = make_rule(args, model, &opt->fs, &rule, &err);
     if (!rc)
         rc = sample_prompts_read(&args->prompts, args->chat, args->system, &prompts, &err);
     if (!rc)
         rc = chat_open(model, &chat, &err);
     if (!rc)
-        rc = sampler_open(model, &opt, &sampler, &err);
+        rc = sampler_open(model, opt, &sampler, &err);
     if (!rc)
         rc = sample_out_new(chat_tokenizer(chat), args->json, args->quiet,
                             json_array_size(prompts) > 1 || args->samples > 1, &out, &err);
@@ -243,13 +318,35 @@ static int run(void *ctx, const char *const *at)
     chat_close(chat);
     json_decref(prompts);
     if (rc)
-        return report_error(&report, &err);
+        return report_error(report, &err);
     return stop_signal ? 128 + stop_signal : status;
+}
+
+static int run(void *ctx, const char *const *at)
+{
+    const struct sample_args *args = ctx;
+    struct fsdpck_error err = { 0 };
+    struct report report = { .quiet = args->quiet, .terminal = isatty(STDERR_FILENO) };
+    struct sampler_options opt = {
+        .dtype = args->dtype,
+        .nthreads = args->threads,
+        .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads }
+    };
+    char model[4096], adapter[4096];
+    if (check_args(args) != OPTIONS_OK)
+        return EXIT_USAGE;
+    int rc = model_path_resolve(at[0], model, sizeof model, &err);
+    if (!rc && args->adapter)
+        rc = model_path_resolve(args->adapter, adapter, sizeof adapter, &err);
+    opt.adapter = args->adapter ? adapter : NULL;
+    if (rc)
+        return report_error(&report, &err);
+    return image_is_pipeline(model) ? run_pictures(args, model, &opt, &report) : run_texts(args, model, &opt, &report);
 }
 
 int cmd_sample(const struct command *self, int argc, char **argv)
 {
-    struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1 };
+    struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1, .guidance = -1 };
     const struct option_group groups[] = { { "Options", sample_options,
                                              sizeof sample_options / sizeof sample_options[0], &args } };
     const struct command_line line = {
@@ -257,11 +354,15 @@ int cmd_sample(const struct command *self, int argc, char **argv)
         .positionals = "MODEL",
         .groups = groups,
         .ngroups = 1,
-        .notes = "Generated text goes to standard output as it grows, without the prompt. It ends with a stop "
-                 "token of the model (eos_token_id in generation_config.json, or in config.json) or after "
-                 "--max-new-tokens.",
+        .notes =
+            "Generated text goes to standard output as it grows, without the prompt. It ends with a stop "
+            "token of the model (eos_token_id in generation_config.json, or in config.json) or after "
+            "--max-new-tokens.\n"
+            "Of a pipeline folder of diffusers (FLUX.2 [klein]) pictures are made, as PNG files: --out names them, "
+            "and standard output lists them.",
         .examples = "fsdptrain sample model/ --prompt 'Once upon a time'\n"
-                    "fsdptrain sample model/ --adapter runs/model/adapter --chat --prompt 'What have you learnt?'",
+                    "fsdptrain sample model/ --adapter runs/model/adapter --chat --prompt 'What have you learnt?'\n"
+                    "fsdptrain sample flux2-klein/ --prompt 'a red fox in snow' --out fox.png --size 1024x768",
     };
     return options_run(&line, argc, argv, run, &args);
 }

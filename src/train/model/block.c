@@ -45,7 +45,8 @@ static struct kern_attention_shape shape_of(const struct compute *c, int64_t num
                                           .window = m->window[number],
                                           .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)),
                                           .table = c->batch.documents,
-                                          .sinks = value_of(c, c->l->layers[number].sinks) };
+                                          .sinks = value_of(c, c->l->layers[number].sinks),
+                                          .nkeys = c->batch.nkeys };
 }
 
 static void attention_forward(struct compute *c, int64_t number)

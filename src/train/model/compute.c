@@ -31,7 +31,7 @@ int64_t compute_largest_rank(const struct layout *l)
 
 static void measure_experts(struct compute *c)
 {
-    for (int64_t i = 0; i < c->m->nlayer; i++) {
+    for (int64_t i = 0; c->l->layers && i < c->m->nlayer; i++) {
         const struct layer *layer = &c->l->layers[i];
         c->router_rank = most(c->router_rank, layer->router.r);
         for (int64_t e = 0; e < layer->nexperts; e++) {

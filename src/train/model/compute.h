@@ -7,6 +7,7 @@
 
 #include <fsdpck/error.h>
 #include <kernels/experts.h>
+#include <kernels/image.h>
 #include <kernels/loss.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
@@ -69,6 +70,7 @@ struct batch {
     float *row_weights, *row_losses;       /* (nrow) the same by row; set by compute */
     int64_t *cu_seqlens;                   /* (ndocs + 1) */
     struct kern_attention_table documents; /* set by compute */
+    int64_t nkeys; /* a document's tokens from this one on are padding, which no token sees; 0: there is none */
 };
 
 /* The part of a batch that kernels read, in device memory. */
@@ -214,6 +216,8 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
  * like compute_skip(). */
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
+/* Runs the forward pass up to the last norm, for what the hook takes out of blocks after each group. */
+int compute_states(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Runs the forward pass only; logits: (ntok, nvocab) in host memory. For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 

@@ -8,10 +8,10 @@
 #include <kernels/types.h>
 #include <train/config.h>
 
+#include "model/flux2.h"
+#include "model/linear_layer.h"
 #include "model/model.h"
 #include "model/packed.h"
-
-enum { LAYOUT_NAME = 256 };
 
 struct param {
     char name[LAYOUT_NAME];   /* name in files: the model's, or PEFT's for a parameter of an adapter */
@@ -35,22 +35,6 @@ struct param {
     int64_t grad_at; /* elements, trainable only: offset of the whole gradient in the rank's gradient memory; groups may
                         share memory */
     int64_t own_at;  /* elements, trainable only: offset of the rank's rows in its optimizer memory */
-};
-
-/* A linear layer, or an embedding. An index of -1 means that it has no such parameter. */
-struct linear {
-    char path[LAYOUT_NAME]; /* "model.layers.0.self_attn.q_proj" */
-    int64_t nin, nout;
-    int32_t w, bias;
-    bool fused; /* of an expert, whose weight, (nin, nout), and bias are row `expert` of w and bias */
-    int64_t expert;
-    bool bare;         /* PEFT has no adapter for it */
-    int32_t a, b;      /* LoRA: (r, nin), (nout, r) */
-    int32_t magnitude; /* DoRA: (nout) */
-    int64_t norms_at;  /* DoRA: elements: offset of its row norms in compute.norms */
-    int64_t r;
-    float scale;
-    uint32_t dropout_name; /* XXH32 of the path */
 };
 
 /* A gated MLP. joined: `gate` gives gate and up in turn, and there is no `up`. */
@@ -84,11 +68,13 @@ struct layer {
 struct layout {
     struct param *params; /* (nparams) */
     size_t nparams, capacity;
-    struct layer *layers; /* (model.nlayer) */
-    struct linear embed,
-        head; /* embed: nin is the vocabulary; head.w == embed.w if they are tied and neither is a trained copy */
-    int32_t norm;
-    uint32_t nranks, ngroups; /* groups: the embedding, each layer, the last norm with an untied head */
+    struct layer *layers;       /* (model.nlayer) of a decoder, and */
+    struct flux2_layers *flux2; /* of FLUX.2; the other one is NULL. Owned */
+    struct linear embed, head;  /* embed: nin is the vocabulary; head.w == embed.w if they are tied and neither is a
+                                   trained copy. Of  FLUX.2 plain linear layers: x_embedder and proj_out */
+    int32_t norm;               /* before the head; of FLUX.2 the weight of what modulates it */
+    uint32_t nranks, ngroups;   /* groups: the embedding, each layer, the last norm with an untied head. FLUX.2's first
+                                   one has all modulations too */
     size_t value_nbytes, shard_nbytes;
     bool masters; /* some trained values are rounded, and have fp32 masters, at own_at like the optimizer's moments */
     int64_t grad_nelem;

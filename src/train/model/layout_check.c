@@ -65,17 +65,20 @@ static void list_mlp(const struct layout *l, const struct model *m, char *text, 
 int layout_check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
                        struct fsdpck_error *err)
 {
-    char mlp[100];
-    list_mlp(l, m, mlp, sizeof mlp);
+    char mlp[100] = "";
+    const char *of_blocks = m->family ? "embed_tokens, lm_head and, in each layer, q_proj, k_proj, v_proj, o_proj"
+                                      : "to_q, to_out.0, add_q_proj, ff.linear_in, to_qkv_mlp_proj and others";
+    if (m->family)
+        list_mlp(l, m, mlp, sizeof mlp);
     for (size_t n = 0; n < lora->ntarget_names; n++) {
         const char *name = lora->target_names[n];
         struct search s = { name, target_is_named(l->embed.path, name) || target_is_named(l->head.path, name) };
         layout_each(l, compare_names, &s);
         if (!s.found)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                    "key 'lora.target_modules': '%.200s' names no module of this model (there are "
-                                    "embed_tokens, lm_head and, in each layer, q_proj, k_proj, v_proj, o_proj%s)",
-                                    name, mlp);
+            return fsdpck_error_set(
+                err, FSDPCK_ERR_USAGE, NULL,
+                "key 'lora.target_modules': '%.200s' names no module of this model (there are %s%s)", name, of_blocks,
+                mlp);
     }
     return 0;
 }

@@ -6,196 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "arrays/grow.h"
 #include "config/target.h"
 #include "model/family.h"
+#include "model/flux2_layout.h"
+#include "model/layout_build.h"
 #include "model/layout_check.h"
 #include "model/layout_place.h"
 
-struct builder {
-    const struct model *m;
-    const struct train_config *config;
-    const struct packed_weights *packed;
-    struct layout *l;
-    struct fsdpck_error *err;
-    size_t ntargets;
-    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) true: some module has its r or alpha
-                                     from this pattern */
-    int rc;
-};
-
-static struct param *next_param(struct builder *b)
-{
-    struct layout *l = b->l;
-    if (!grow((void **)&l->params, &l->capacity, l->nparams + 1, sizeof *l->params))
-        return b->rc = fsdpck_error_nomem(b->err, (l->nparams + 1) * sizeof *l->params), NULL;
-    return &l->params[l->nparams++];
-}
-
-/* Assigns shape, group and trainability to a parameter whose name is set. Returns its number; -1 after a failure.
- * ncol 0: one dimension. */
-static int32_t place_param(struct builder *b, struct param *p, uint32_t group, int64_t nrow, int64_t ncol)
-{
-    struct layout *l = b->l;
-    p->ndim = ncol ? 2 : 1;
-    p->nrow = nrow;
-    p->ncol = ncol ? ncol : 1;
-    p->group = group;
-    p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
-    p->decay = !p->constant && (ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL);
-    p->chunk = (nrow + l->nranks - 1) / l->nranks;
-    p->nshards = l->nranks;
-    *(p->trainable && !p->constant ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
-    if (p->trainable) {
-        p->own_at = l->own_nelem;
-        l->own_nelem += layout_aligned(p->chunk * p->ncol);
-    }
-    return (int32_t)(p - l->params);
-}
-
-/* Adds a parameter that LoRA introduces. */
-static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                              const char *suffix, int32_t norms_of)
-{
-    struct param *p = b->rc ? NULL : next_param(b);
-    if (!p)
-        return -1;
-    *p = (struct param){ .norms_of = norms_of, .keeps_fp32 = norms_of >= 0 }; /* a rounded magnitude would scale rows */
-    snprintf(p->name, sizeof p->name, "base_model.model.%.200s%s", path, suffix);
-    return place_param(b, p, group, nrow, ncol);
-}
-
-static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                           const char *suffix)
-{
-    return add_adapter_of(b, group, nrow, ncol, path, suffix, -1);
-}
-
-static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
-{
-    x->magnitude = add_adapter_of(b, group, x->nout, 0, x->path, ".lora_magnitude_vector", x->w);
-    x->norms_at = b->l->norms_nelem;
-    b->l->norms_nelem += layout_aligned(x->nout);
-}
-
-/* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files.
- * constant: as in struct param, and fp32. */
-static int32_t add_base_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                              const char *source, const char *suffix, bool constant)
-{
-    struct param *p = b->rc ? NULL : next_param(b);
-    if (!p)
-        return -1;
-    *p = (struct param){ .norms_of = -1,
-                         .keeps_fp32 = constant,
-                         .constant = constant,
-                         .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
-    snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
-    snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source,
-             suffix);
-    return place_param(b, p, group, nrow, ncol);
-}
-
-static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                            const char *source, const char *suffix)
-{
-    return add_base_param(b, group, nrow, ncol, path, source, suffix, false);
-}
-
-static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                         const char *suffix)
-{
-    return add_param_of(b, group, nrow, ncol, path, path, suffix);
-}
-
-/* How "all-linear" and DoRA take a layer. Experts and their router are parameters of other modules in transformers 5:
- * PEFT counts them among the linear modules all the same, and has no DoRA for them. */
-enum layer_kind { LAYER_LINEAR, LAYER_HEAD, LAYER_EMBEDDING, LAYER_EXPERT };
-
-static void choose_adapter(struct builder *b, struct linear *x, enum layer_kind kind)
-{
-    struct target t = { 0 };
-    if (b->config->lora.enabled && !b->rc)
-        b->rc = target_find(&b->config->lora, x->path, kind != LAYER_EMBEDDING, kind == LAYER_HEAD, &t, b->err);
-    if (!t.chosen || b->rc)
-        return;
-    if (b->config->lora.use_dora && kind != LAYER_LINEAR) {
-        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                 "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
-                                 "lora.target_modules, or train it whole (lora.modules_to_save)",
-                                 x->path);
-        return;
-    }
-    b->ntargets++;
-    if (t.rank_pattern != TARGET_NO_PATTERN)
-        b->rank_used[t.rank_pattern] = true;
-    if (t.alpha_pattern != TARGET_NO_PATTERN)
-        b->alpha_used[t.alpha_pattern] = true;
-    x->r = t.r;
-    x->scale = (float)t.scale;
-    x->dropout_name = XXH32(x->path, strlen(x->path), 0);
-}
-
-/* Adds the adapters of layers that share their input. All A are adjacent, so that they and their gradients can be used
- * as one matrix. */
-static void add_adapters(struct builder *b, uint32_t group, struct linear *const *layers, int n)
-{
-    const bool embeds = layers[0] == &b->l->embed;
-    for (int i = 0; i < n; i++)
-        if (layers[i]->r)
-            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path,
-                                       embeds ? ".lora_embedding_A" : ".lora_A.weight");
-    for (int i = 0; i < n; i++)
-        if (layers[i]->r)
-            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path,
-                                       embeds ? ".lora_embedding_B" : ".lora_B.weight");
-    for (int i = 0; i < n && b->config->lora.use_dora; i++)
-        if (layers[i]->r)
-            add_magnitude(b, group, layers[i]);
-}
-
-/* A weight that stays quantized is frozen, and has the shape that config.json calls for. */
-static void choose_packed(struct builder *b, int32_t number)
-{
-    struct param *p = &b->l->params[number];
-    const struct packed_weight *w = packed_find(b->packed, p->source);
-    if (!w || b->rc)
-        return;
-    if (p->trainable)
-        b->rc = layout_refuse_packed(p, b->config->lora.enabled, b->packed->held, b->err);
-    else if (w->nrow != p->nrow || w->ncol != p->ncol)
-        b->rc =
-            fsdpck_error_set(b->err, FSDPCK_ERR_FORMAT, NULL,
-                             "quantized weight '%s' has the shape [%lld, %lld]; the configs call for [%lld, %lld]",
-                             p->source, (long long)w->nrow, (long long)w->ncol, (long long)p->nrow, (long long)p->ncol);
-    else
-        p->packed = w;
-}
-
-static struct linear add_weight(struct builder *b, uint32_t group, int64_t nin, int64_t nout, const char *path)
-{
-    struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
-    snprintf(x.path, sizeof x.path, "%s", path);
-    x.w = add_param(b, group, nout, nin, path, ".weight");
-    if (!b->rc)
-        choose_packed(b, x.w);
-    return x;
-}
-
-static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,
-                                const char *path)
-{
-    struct linear x = add_weight(b, group, nin, nout, path);
-    if (bias)
-        x.bias = add_param(b, group, nout, 0, path, ".bias");
-    choose_adapter(b, &x, LAYER_LINEAR);
-    return x;
-}
-
 /* In an adapter, PEFT has no place for an expert that is trained whole. */
-static void refuse_saved_expert(struct builder *b, const struct linear *x)
+static void refuse_saved_expert(struct layout_builder *b, const struct linear *x)
 {
     if (!b->rc && b->l->params[x->w].saved)
         b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_USAGE, NULL,
@@ -204,38 +25,38 @@ static void refuse_saved_expert(struct builder *b, const struct linear *x)
                                  x->path);
 }
 
-static struct linear add_expert_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, const char *expert,
-                                       const char *name)
+static struct linear add_expert_linear(struct layout_builder *b, uint32_t group, int64_t nin, int64_t nout,
+                                       const char *expert, const char *name)
 {
     char path[LAYOUT_NAME];
     snprintf(path, sizeof path, "%.200s.%s", expert, name);
-    struct linear x = add_weight(b, group, nin, nout, path);
+    struct linear x = build_weight(b, group, nin, nout, path);
     refuse_saved_expert(b, &x);
-    choose_adapter(b, &x, LAYER_EXPERT);
+    build_choose_adapter(b, &x, LAYER_EXPERT);
     return x;
 }
 
-static void add_router(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_router(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const struct model *m = b->m;
     char path[LAYOUT_NAME];
     snprintf(path, sizeof path, "%.100s.%s", block, m->family->modules.router);
-    layer->router = add_weight(b, group, m->hidden, m->nexperts, path);
+    layer->router = build_weight(b, group, m->hidden, m->nexperts, path);
     layer->router.bare = m->gpt_oss;
     if (m->gpt_oss)
-        layer->router.bias = add_param(b, group, m->nexperts, 0, path, ".bias");
+        layer->router.bias = build_param(b, group, m->nexperts, 0, path, ".bias");
     else
-        choose_adapter(b, &layer->router, LAYER_EXPERT);
-    add_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
+        build_choose_adapter(b, &layer->router, LAYER_EXPERT);
+    build_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
     layer->router_bias =
-        m->sigmoid ? add_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
+        m->sigmoid ? build_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
 }
 
 /* One tensor of all experts: (nexperts, nmid, ncol), or without nmid (nexperts, ncol). */
-static int32_t add_fused(struct builder *b, uint32_t group, int64_t nmid, int64_t ncol, const char *path,
+static int32_t add_fused(struct layout_builder *b, uint32_t group, int64_t nmid, int64_t ncol, const char *path,
                          const char *suffix)
 {
-    const int32_t number = add_param(b, group, b->m->nexperts, (nmid ? nmid : 1) * ncol, path, suffix);
+    const int32_t number = build_param(b, group, b->m->nexperts, (nmid ? nmid : 1) * ncol, path, suffix);
     if (b->rc)
         return -1;
     struct param *p = &b->l->params[number];
@@ -267,7 +88,7 @@ static struct linear fused_linear(const char *path, int64_t nin, int64_t nout, i
 }
 
 /* As gpt-oss is published. */
-static void add_fused_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_fused_experts(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const struct model *m = b->m;
     const int64_t inner = m->expert_inner;
@@ -285,7 +106,7 @@ static void add_fused_experts(struct builder *b, uint32_t group, const char *blo
 }
 
 /* Each expert's weights are tensors of their own, as most models are published. */
-static void add_single_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_single_experts(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const struct model *m = b->m;
     const struct family *f = m->family;
@@ -296,13 +117,13 @@ static void add_single_experts(struct builder *b, uint32_t group, const char *bl
         snprintf(path, sizeof path, "%.100s.%s", block, name);
         x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.gate);
         x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.up);
-        add_adapters(b, group, (struct linear *[]){ &x->gate, &x->up }, 2);
+        build_adapters(b, group, (struct linear *[]){ &x->gate, &x->up }, 2);
         x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->modules.down);
-        add_adapters(b, group, (struct linear *[]){ &x->down }, 1);
+        build_adapters(b, group, (struct linear *[]){ &x->down }, 1);
     }
 }
 
-static void add_experts(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_experts(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const size_t n = (size_t)b->m->nexperts;
     add_router(b, group, block, layer);
@@ -318,21 +139,22 @@ static void add_experts(struct builder *b, uint32_t group, const char *block, st
         add_fused_experts(b, group, block, layer);
 }
 
-static void add_mlp(struct builder *b, uint32_t group, int64_t inner, bool bias, const char *path, struct mlp *out)
+static void add_mlp(struct layout_builder *b, uint32_t group, int64_t inner, bool bias, const char *path,
+                    struct mlp *out)
 {
     const int64_t hidden = b->m->hidden;
     char name[LAYOUT_NAME];
 #define NAME(text) (snprintf(name, sizeof name, "%.200s." text, path), name)
-    out->gate = add_linear(b, group, hidden, inner, bias, NAME("gate_proj"));
-    out->up = add_linear(b, group, hidden, inner, bias, NAME("up_proj"));
-    add_adapters(b, group, (struct linear *[]){ &out->gate, &out->up }, 2);
-    out->down = add_linear(b, group, inner, hidden, bias, NAME("down_proj"));
-    add_adapters(b, group, (struct linear *[]){ &out->down }, 1);
+    out->gate = build_linear(b, group, hidden, inner, bias, NAME("gate_proj"));
+    out->up = build_linear(b, group, hidden, inner, bias, NAME("up_proj"));
+    build_adapters(b, group, (struct linear *[]){ &out->gate, &out->up }, 2);
+    out->down = build_linear(b, group, inner, hidden, bias, NAME("down_proj"));
+    build_adapters(b, group, (struct linear *[]){ &out->down }, 1);
 #undef NAME
 }
 
 /* The expert that every token shares. */
-static void add_shared(struct builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_shared(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     char path[LAYOUT_NAME];
     layer->shares = true;
@@ -342,11 +164,11 @@ static void add_shared(struct builder *b, uint32_t group, const char *block, str
     if (!layer->weighs)
         return;
     snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->modules.shared_gate);
-    layer->shared_gate = add_linear(b, group, b->m->hidden, 1, false, path);
-    add_adapters(b, group, (struct linear *[]){ &layer->shared_gate }, 1);
+    layer->shared_gate = build_linear(b, group, b->m->hidden, 1, false, path);
+    build_adapters(b, group, (struct linear *[]){ &layer->shared_gate }, 1);
 }
 
-static void add_layer(struct builder *b, int64_t number)
+static void add_layer(struct layout_builder *b, int64_t number)
 {
     const struct model *m = b->m;
     struct layer *layer = &b->l->layers[number];
@@ -354,17 +176,17 @@ static void add_layer(struct builder *b, int64_t number)
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     char path[LAYOUT_NAME];
 #define PATH(text) (snprintf(path, sizeof path, "model.layers.%lld." text, (long long)number), path)
-    layer->norm1 = add_param(b, group, m->hidden, 0, PATH("input_layernorm"), ".weight");
-    layer->q = add_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
-    layer->k = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
-    layer->v = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
-    layer->o = add_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
-    add_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
-    layer->q_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
-    layer->k_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
-    layer->sinks = m->gpt_oss ? add_param(b, group, m->nhead, 0, PATH("self_attn"), ".sinks") : -1;
-    layer->norm2 = add_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
+    layer->norm1 = build_param(b, group, m->hidden, 0, PATH("input_layernorm"), ".weight");
+    layer->q = build_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
+    layer->k = build_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
+    layer->v = build_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
+    build_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
+    layer->o = build_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
+    build_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
+    layer->q_norm = m->qk_norm ? build_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
+    layer->k_norm = m->qk_norm ? build_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
+    layer->sinks = m->gpt_oss ? build_param(b, group, m->nhead, 0, PATH("self_attn"), ".sinks") : -1;
+    layer->norm2 = build_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
     if (m->sparse[number]) {
         snprintf(path, sizeof path, "model.layers.%lld", (long long)number);
         add_experts(b, group, path, layer);
@@ -378,7 +200,7 @@ static void add_layer(struct builder *b, int64_t number)
 
 /* Embedding and head are linear layers, which share a weight if the model ties them. Each can have an adapter. If one
  * of them is trained as a copy, the other uses the base's weight or its own copy: PEFT does not tie copies. */
-static void add_ends(struct builder *b)
+static void add_ends(struct layout_builder *b)
 {
     const struct model *m = b->m;
     struct layout *l = b->l;
@@ -393,19 +215,29 @@ static void add_ends(struct builder *b)
     l->head = (struct linear){
         .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1
     };
-    l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
-    choose_adapter(b, &l->embed, LAYER_EMBEDDING);
-    add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
+    l->embed.w = build_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
+    build_choose_adapter(b, &l->embed, LAYER_EMBEDDING);
+    build_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
     for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
         add_layer(b, i);
-    l->norm = add_param(b, l->ngroups - 1, m->hidden, 0, "model.norm", ".weight");
+    l->norm = build_param(b, l->ngroups - 1, m->hidden, 0, "model.norm", ".weight");
     bool shares = m->tied && !b->rc && !l->params[l->embed.w].saved &&
                   !(b->config->lora.enabled && target_is_saved(&b->config->lora, l->head.path));
     l->head.w = shares ? l->embed.w
-                       : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path,
-                                      m->tied ? l->embed.path : l->head.path, ".weight");
-    choose_adapter(b, &l->head, LAYER_HEAD);
-    add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
+                       : build_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path,
+                                        m->tied ? l->embed.path : l->head.path, ".weight");
+    build_choose_adapter(b, &l->head, LAYER_HEAD);
+    build_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
+}
+
+static int refuse_no_target(const struct model *m, struct fsdpck_error *err)
+{
+    return m->family ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                        "key 'lora.target_modules' matches no module of this model; their paths are "
+                                        "like model.layers.0.self_attn.q_proj")
+                     : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                        "key 'lora.target_modules' matches no module of this model; their paths are "
+                                        "like transformer_blocks.0.attn.to_q");
 }
 
 int layout_make(const struct model *m, const struct train_config *config, const struct packed_weights *packed,
@@ -416,22 +248,22 @@ int layout_make(const struct model *m, const struct train_config *config, const 
                         .ngroups = (uint32_t)m->nlayer + 2,
                         .grads_by_group = by_group,
                         .grads_take_turns = by_group && config->train.accumulation == 1 };
-    struct builder b = { .m = m, .config = config, .packed = packed, .l = &l, .err = err };
-    l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
+    struct layout_builder b = { .m = m, .config = config, .packed = packed, .l = &l, .err = err };
+    l.layers = m->family ? calloc((size_t)m->nlayer, sizeof *l.layers) : NULL;
     b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);
     b.alpha_used = calloc(config->lora.nalpha_pattern + 1, sizeof *b.alpha_used);
-    if (!l.layers || !b.rank_used || !b.alpha_used)
+    if ((m->family && !l.layers) || !b.rank_used || !b.alpha_used)
         b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
-    else
+    else if (m->family)
         add_ends(&b);
+    else
+        flux2_add(&b);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_names(&l, m, &config->lora, err);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_saved(&l, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
-        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                "key 'lora.target_modules' matches no module of this model; their paths are like "
-                                "model.layers.0.self_attn.q_proj");
+        b.rc = refuse_no_target(m, err);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_patterns(&l, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern,
                                      b.rank_used, err);
@@ -456,7 +288,9 @@ static void each_mlp(const struct mlp *x, layout_fn *fn, void *ctx)
 
 void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
 {
-    for (uint32_t i = 0; i + 2 < l->ngroups; i++) {
+    if (l->flux2)
+        flux2_each(l, fn, ctx);
+    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++) {
         const struct layer *x = &l->layers[i];
         fn(ctx, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
         fn(ctx, (const struct linear *[]){ &x->o }, 1);
@@ -478,6 +312,7 @@ void layout_free(struct layout *l)
 {
     for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++)
         free(l->layers[i].experts);
+    flux2_free(l);
     free(l->params);
     free(l->layers);
     *l = (struct layout){ 0 };

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "model/flux2_layout.h"
 #include "model/policy.h"
 
 /* Whole cache lines; of fp32, as many lines as bf16 of the same shape would take, twice. */
@@ -25,7 +26,10 @@ size_t param_shard_nbytes(const struct param *p)
 /* Norms, weights and adapters of a group have one dtype; some are fp32 all the same. */
 enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
 {
-    const int32_t some = group == 0 ? l->embed.w : group == l->ngroups - 1 ? l->norm : l->layers[group - 1].norm1;
+    const int32_t some = group == 0                ? l->embed.w
+                         : group == l->ngroups - 1 ? l->norm
+                         : l->layers               ? l->layers[group - 1].norm1
+                                                   : flux2_norm(l, group - 1);
     return l->params[some].dtype;
 }
 

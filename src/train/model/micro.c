@@ -390,6 +390,15 @@ int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct
     return rc;
 }
 
+int compute_states(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    int rc = forward(&(struct together){ &c, 1, c }, hook, err);
+    if (rc)
+        return rc;
+    compute_leave_end(c, hook);
+    return compute_sync(c, err);
+}
+
 /* Allocates a buffer for the logits: training does not run at this time. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {

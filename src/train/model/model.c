@@ -11,6 +11,7 @@
 #include <kernels/experts.h>
 
 #include "model/family.h"
+#include "model/flux2_read.h"
 #include "model/model_reader.h"
 #include "text/file.h"
 
@@ -210,6 +211,25 @@ static int make_tables(struct model *m, struct fsdpck_error *err)
     return m->window && m->sparse ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *m->window);
 }
 
+static void read_decoder(struct model_reader *r, struct model *m)
+{
+    read_family(r, m);
+    if (!r->rc)
+        model_check_refused(r, m->family);
+    if (!r->rc)
+        read_sizes(r, m);
+    if (!r->rc)
+        r->rc = make_tables(m, r->err);
+    if (!r->rc) {
+        model_read_rope(r, m);
+        read_windows(r, m);
+        read_biases(r, m);
+        read_experts(r, m);
+    }
+    if (!r->rc)
+        model_note_unknown(r);
+}
+
 int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err)
 {
     static const char *const places[] = { "config.json", "assets/config.json" };
@@ -229,27 +249,23 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
         MODEL_REFUSE(&r, why.code, "%s", why.message);
     else if (!r.rc && !json_is_object(r.root))
         MODEL_REFUSE(&r, FSDPCK_ERR_FORMAT, "a JSON object is wanted");
-    if (!r.rc)
-        read_family(&r, &m);
-    if (!r.rc)
-        model_check_refused(&r, m.family);
-    if (!r.rc)
-        read_sizes(&r, &m);
-    if (!r.rc)
-        r.rc = make_tables(&m, err);
-    if (!r.rc) {
-        model_read_rope(&r, &m);
-        read_windows(&r, &m);
-        read_biases(&r, &m);
-        read_experts(&r, &m);
-    }
-    if (!r.rc)
-        model_note_unknown(&r);
-    else
+    if (!r.rc && json_object_get(r.root, "_class_name"))
+        flux2_read(&r, &m);
+    else if (!r.rc)
+        read_decoder(&r, &m);
+    if (r.rc)
         model_free(&m);
     json_decref(r.root);
     *out = m;
     return r.rc;
+}
+
+int model_check_decoder(const struct model *m, const char *path, struct fsdpck_error *err)
+{
+    return m->family ? 0
+                     : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
+                                        "a transformer that makes pictures is sampled from (fsdptrain sample), and not "
+                                        "trained or served yet");
 }
 
 void model_free(struct model *m)

@@ -7,10 +7,14 @@
 #include <fsdpck/source.h>
 #include <kernels/rope.h>
 
+#include "model/flux2.h"
+
 struct family;
 
 struct model {
-    const struct family *family;
+    const struct family *family; /* of a decoder; NULL: it is FLUX.2's transformer, which has the members hidden, inner,
+                                    nlayer (blocks of both kinds), nhead, nkv, head_dim and eps, and: */
+    struct flux2 flux2;
     int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim, max_position;
     float eps;
     bool quantized; /* config.json says so: it has quantization_config */
@@ -29,9 +33,12 @@ struct model {
     struct kern_rope rope;
 };
 
-/* folder: the model folder. Settings that would change the maths and are not supported are errors that name the key.
- * Unknown keys are ignored, and reported to opt->note. On failure *out is empty. */
+/* folder: the model folder; of FLUX.2 the folder `transformer` of the pipeline. Settings that would change the maths
+ * and are not supported are errors that name the key. Unknown keys are ignored, and reported to opt->note. On failure
+ * *out is empty. */
 int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err);
 void model_free(struct model *m);
+/* FSDPCK_ERR_UNSUPPORTED, unless it is a decoder. path: for the message. */
+int model_check_decoder(const struct model *m, const char *path, struct fsdpck_error *err);
 
 #endif

@@ -250,6 +250,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = model_read(config->model, &job.fs, &job.model, err);
     if (!rc)
+        rc = model_check_decoder(&job.model, config->model, err);
+    if (!rc)
         rc = wrap_check(config, &job.model, err);
     if (!rc)
         rc = sources_packed(&job, &job.packed, err);

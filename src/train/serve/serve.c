@@ -43,6 +43,8 @@ static int open_job(struct serve *s, const struct serve_options *opt, struct fsd
                                                      : 1 };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
+        rc = model_check_decoder(&s->job.model, s->config.model, err);
+    if (!rc)
         rc = sources_packed(&s->job, &s->job.packed, err);
     if (!rc)
         rc = layout_make(&s->job.model, &s->config, &s->job.packed, s->nranks, &s->job.layout, err);

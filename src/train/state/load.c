@@ -10,6 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "arrays/normal.h"
 #include "rank/offload.h"
 #include "state/reads.h"
 #include "state/sources.h"
@@ -143,21 +144,6 @@ static int load_all(struct rank *r, struct selection from, struct loaded *loaded
     return rc;
 }
 
-/* Standard normal numbers by Box and Muller: two words of a Philox block give two elements. PEFT draws an embedding's B
- * from this distribution. */
-static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rng, uint64_t index0)
-{
-    const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
-    for (uint64_t i = 0; i < nelem; i++) {
-        uint64_t index = index0 + i, block = index / 4;
-        const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), rng->step, rng->name };
-        uint32_t u[4], *pair = u + index % 4 / 2 * 2;
-        kern_philox4x32(counter, key, u);
-        double radius = sqrt(-2 * log((pair[0] + 1.0) / 4294967296.0)), angle = 2 * M_PI * pair[1] / 4294967296.0;
-        dst[i] = (float)(radius * (index % 2 ? sin(angle) : cos(angle)));
-    }
-}
-
 /* Draws the values on the host. index0: of the part's first element. */
 static int draw_embedding(struct rank *r, const struct param *p, const struct rank_part *part,
                           const struct kern_philox *rng, uint64_t index0, struct fsdpck_error *err)
@@ -166,7 +152,7 @@ static int draw_embedding(struct rank *r, const struct param *p, const struct ra
     float *values = calloc(nelem, sizeof *values);
     if (!values)
         return fsdpck_error_nomem(err, nelem * sizeof *values);
-    draw_normal(values, nelem, rng, index0);
+    normal_draw(values, nelem, rng, index0); /* PEFT draws an embedding's B from this distribution */
     int rc = rank_upload(r, part->data, values, nelem * sizeof *values, err);
     free(values);
     return rc;

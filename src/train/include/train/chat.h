@@ -25,6 +25,8 @@ FSDPCK_API bool chat_has_template(const struct chat *c);
 FSDPCK_API bool chat_asks_date(const struct chat *c);
 FSDPCK_API int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err);
 FSDPCK_API int chat_set_date(struct chat *c, const char *date, struct fsdpck_error *err);
+/* Sets the template's variable enable_thinking, which has no value otherwise. */
+FSDPCK_API int chat_set_thinking(struct chat *c, bool on, struct fsdpck_error *err);
 /* Hash of tokenizer, template and special tokens; and of the date, if the template shows it. */
 FSDPCK_API uint64_t chat_fingerprint(const struct chat *c);
 

@@ -213,6 +213,11 @@ int chat_set_date(struct chat *c, const char *date, struct fsdpck_error *err)
     return chat_read_date(date, &c->now, err);
 }
 
+int chat_set_thinking(struct chat *c, bool on, struct fsdpck_error *err)
+{
+    return json_object_set_new(c->special, "enable_thinking", json_boolean(on)) ? fsdpck_error_nomem(err, 64) : 0;
+}
+
 uint64_t chat_fingerprint(const struct chat *c)
 {
     struct tm day = { 0 };

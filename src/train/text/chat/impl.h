@@ -10,7 +10,7 @@
 struct chat {
     struct tokenizer *tokenizer;
     struct jinja *jinja;    /* NULL: the folder has no template */
-    struct json_t *special; /* bos_token and the other special tokens, as variables of the template */
+    struct json_t *special; /* variables of the template: bos_token and the other special tokens, enable_thinking */
     int64_t eos;            /* -1: none */
     uint64_t fingerprint;
     time_t now; /* the date for all renderings */

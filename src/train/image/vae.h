@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The autoencoder of FLUX.2 (diffusers' AutoencoderKLFlux2; Rombach et al. 2021): its decoder, from latents to
+ * pixels. */
+#ifndef TRAIN_VAE_H
+#define TRAIN_VAE_H
+
+#include <fsdpck/source.h>
+#include <kernels/image.h>
+#include <kernels/ops.h>
+
+#include "image/pipeline.h"
+
+enum { VAE_STAGES = 8, VAE_RESNETS = 8 };
+
+/* Of vae/config.json. */
+struct vae_config {
+    int64_t nlatent;              /* channels of the latents, before 2 × 2 of them become one */
+    int64_t nstage;               /* each but the first doubles the sides */
+    int64_t channels[VAE_STAGES]; /* of the decoder's stages, the one with pixels first */
+    int64_t nresnet;              /* of a stage */
+    int64_t ngroup;
+    bool post_quant;
+    double norm_eps; /* of the latents' normalization */
+};
+
+struct vae_norm {
+    int64_t nchannel;
+    float *gamma, *beta; /* (nchannel) owned */
+};
+
+struct vae_conv {
+    int64_t nin, nout, size; /* taps: size × size, 3 or 1 */
+    void *weight;            /* (nout, nin, size, size) in the dtype of the computation; owned */
+    float *bias;             /* (nout) owned */
+};
+
+struct vae_resnet {
+    struct vae_norm norm1, norm2;
+    struct vae_conv conv1, conv2, shortcut; /* shortcut.nout 0: none */
+};
+
+struct vae_stage {
+    struct vae_resnet resnets[VAE_RESNETS];
+    struct vae_conv doubles; /* after its upsampling; nout 0: it does not */
+};
+
+struct vae {
+    struct vae_config config;
+    enum kern_dtype dtype;
+    struct vae_conv post_quant, conv_in, conv_out;
+    struct vae_resnet mid[2];
+    struct vae_norm mid_norm, norm_out;
+    struct vae_conv q, k, v, out; /* of the attention: 1 × 1 */
+    struct vae_stage stages[VAE_STAGES];
+    float *mean, *scale; /* (4 · nlatent) of the normalized latents; owned */
+};
+
+/* dtype: of the computation. */
+int vae_open(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt, struct vae **out,
+             struct fsdpck_error *err);
+void vae_close(struct vae *v); /* NULL does nothing */
+
+/* latents: (height · width, 4 · nlatent), normalized. pixels: (16 · height, 16 · width, 3) for the published model: a
+ * latent pixel gives vae_unit() pixels on each side. */
+int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
+               int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err);
+int64_t vae_unit(const struct vae *v);
+
+/* Of the .c files: fills the layers from the tensors of a source. */
+int vae_load(struct vae *v, struct fsdpck_source *src, struct fsdpck_error *err);
+
+#endif

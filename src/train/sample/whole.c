@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sample/whole.h"
+
+#include <jansson.h>
+#include <fsdpck/base.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "rank/files.h"
+#include "state/adapter.h"
+#include "state/load.h"
+#include "state/sources.h"
+
+/* A checkpoint says how its base was held; a PEFT folder does not. */
+static int add_held(json_t *root, const char *adapter, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src = NULL;
+    char path[ADAPTER_PATH];
+    int rc = files_join(path, adapter, "index.json", err);
+    if (rc || access(path, F_OK) != 0)
+        return rc;
+    rc = fsdpck_source_open(adapter, NULL, opt, &src, err);
+    const struct fsdpck_base *base = rc ? NULL : fsdpck_source_base(src);
+    if (base && base->held)
+        json_object_set_new(json_object_get(root, "dtype"), "base", json_string(base->held));
+    fsdpck_source_close(src);
+    return rc;
+}
+
+/* A bad adapter is an input error (exit 3), not a usage error (exit 2). */
+static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out,
+                       struct fsdpck_error *err)
+{
+    const char *dtype = opt->dtype ? opt->dtype : "bf16";
+    json_t *root = json_pack("{s:s, s:{s:s}, s:{s:s}}", "model", model, "data", "train", "-", "dtype", "param", dtype);
+    struct fsdpck_error why = { 0 };
+    int rc = root ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no UTF-8", model);
+    *out = (struct train_config){ 0 };
+    if (!rc && opt->adapter)
+        rc = adapter_put_lora(opt->adapter, root, err);
+    if (!rc && opt->adapter)
+        rc = add_held(root, opt->adapter, &opt->fs, err);
+    if (rc) {
+        json_decref(root);
+        return rc;
+    }
+    rc = train_config_take(opt->adapter ? opt->adapter : model, root, out, &why);
+    if (rc)
+        rc = fsdpck_error_set(err, rc == FSDPCK_ERR_USAGE ? FSDPCK_ERR_FORMAT : rc, why.file, "%s", why.message);
+    out->frozen = true;
+    return rc;
+}
+
+static int open_job(struct whole *s, const struct sampler_options *opt, whole_check_fn *check, struct fsdpck_error *err)
+{
+    bool partial = false;
+    s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
+    s->job = (struct job){ .config = &s->config,
+                           .opt = &s->opt,
+                           .fs = opt->fs,
+                           .nranks = 1,
+                           .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
+    int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
+    if (!rc)
+        rc = check(&s->job.model, s->config.model, &partial, err);
+    if (!rc)
+        rc = sources_packed(&s->job, &s->job.packed, err);
+    if (!rc)
+        rc = layout_make(&s->job.model, &s->config, &s->job.packed, 1, &s->job.layout, err);
+    return rc || partial ? rc : job_check_sources(&s->job, err);
+}
+
+int whole_open(const char *model, const struct sampler_options *opt, whole_check_fn *check, struct whole *out,
+               struct fsdpck_error *err)
+{
+    *out = (struct whole){ 0 };
+    int rc = make_config(model, opt, &out->config, err);
+    if (!rc)
+        rc = open_job(out, opt, check, err);
+    if (!rc)
+        rc = rank_alone_open(&out->job, rank_open_bare, &out->alone, err);
+    return rc ? rc : rank_load(out->alone.rank, false, err);
+}
+
+void whole_close(struct whole *w)
+{
+    rank_alone_close(&w->alone);
+    job_free(&w->job);
+    train_config_free(&w->config);
+    *w = (struct whole){ 0 };
+}
