@@ -153,12 +153,14 @@ static void test_texts(void **state)
     fsdpck_source_close(g.src);
 }
 
-static int any_model(struct model *m, const char *path, bool *partial, struct fsdpck_error *err)
+static int any_model(void *ctx, struct model *m, const char *path, struct fsdpck_error *err)
 {
-    (void)path, (void)partial, (void)err;
+    (void)ctx, (void)path, (void)err;
     assert_null(m->family);
     return 0;
 }
+
+static const struct whole_choice choice = { .check = any_model };
 
 /* Sample `sample` of a batch: pred. */
 static void predict_one(const struct golden *g, struct whole *w, int64_t sample, const char *name)
@@ -192,7 +194,7 @@ static void predictions(const char *name, const char *model, const char *adapter
     char folder[4096];
     struct whole w;
     snprintf(folder, sizeof folder, "%s", path_of(model));
-    must(whole_open(folder, &opt, any_model, &w, &err), &err);
+    must(whole_open(folder, &opt, &choice, &w, &err), &err);
     for (int64_t i = 0; i < nsample; i++)
         predict_one(&g, &w, i, what);
     whole_close(&w);
@@ -313,7 +315,7 @@ static void sample_one(const struct golden *g, json_t *spec)
           *v = calloc(2 * (size_t)n, sizeof *v);
     schedule_sigmas(height * width, 4, sigmas);
     compare(g, key, sigmas, theirs, 5, 1e-7);
-    must(whole_open(transformer, &opt, any_model, &w, &err), &err);
+    must(whole_open(transformer, &opt, &choice, &w, &err), &err);
     must(flux2_forward_new(w.alone.rank->compute, 48, height, width, &f, &err), &err);
     struct checks checks = { g, name, x, height, width, nchannel };
     const struct flow flow = { .forward = f,

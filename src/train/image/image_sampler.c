@@ -93,9 +93,9 @@ static int read_texts(struct work *w, struct fsdpck_error *err)
     return rc;
 }
 
-static int check_transformer(struct model *m, const char *path, bool *partial, struct fsdpck_error *err)
+static int check_transformer(void *ctx, struct model *m, const char *path, struct fsdpck_error *err)
 {
-    (void)partial;
+    (void)ctx;
     return !m->family ? 0 : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "a Flux2Transformer2DModel is wanted");
 }
 
@@ -175,12 +175,13 @@ static int flow_all(struct work *w, struct flux2_forward *f, struct fsdpck_error
 
 static int run_transformer(struct work *w, struct fsdpck_error *err)
 {
+    const struct whole_choice choice = { .check = check_transformer };
     struct whole whole = { 0 };
     struct flux2_forward *f = NULL;
     char path[PIPELINE_PATH];
     int rc = pipeline_part(&w->pipeline, "transformer", path, err);
     if (!rc)
-        rc = whole_open(path, w->opt, check_transformer, &whole, err);
+        rc = whole_open(path, w->opt, &choice, &whole, err);
     if (!rc)
         rc = check_widths(w, &whole.job.model, path, err);
     if (!rc)

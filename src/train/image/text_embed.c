@@ -18,19 +18,21 @@ struct text_embed {
     struct chat *chat;
     int64_t ntok;
     int32_t pad;
+    bool last_is_normed;  /* the model has no layer above the last state, which then is the model's output */
     void *states[STATES]; /* (ntok, hidden) in the dtype of the model, host memory */
 };
 
 /* The layers above the last state that is wanted are not read; nor is the head. */
-static int cut_layers(struct model *m, const char *path, bool *partial, struct fsdpck_error *err)
+static int cut_layers(void *ctx, struct model *m, const char *path, struct fsdpck_error *err)
 {
+    struct text_embed *t = ctx;
     int rc = model_check_decoder(m, path, err);
     if (!rc && m->nlayer < LAYERS)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "a text encoder of %lld layers; %d are needed",
                                 (long long)m->nlayer, LAYERS);
+    t->last_is_normed = m->nlayer == LAYERS;
     m->nlayer = LAYERS;
     m->tied = true;
-    *partial = true;
     return rc;
 }
 
@@ -82,6 +84,7 @@ int text_embed_open(const struct pipeline *p, const struct sampler_options *opt,
                     struct fsdpck_error *err)
 {
     struct text_embed *t = calloc(1, sizeof *t);
+    const struct whole_choice choice = { .check = cut_layers, .ctx = t, .partial = true };
     struct sampler_options of_text = *opt;
     char path[PIPELINE_PATH];
     *out = NULL;
@@ -93,7 +96,7 @@ int text_embed_open(const struct pipeline *p, const struct sampler_options *opt,
     if (!rc)
         rc = pipeline_part(p, "text_encoder", path, err);
     if (!rc)
-        rc = whole_open(path, &of_text, cut_layers, &t->whole, err);
+        rc = whole_open(path, &of_text, &choice, &t->whole, err);
     if (!rc)
         rc = make_buffers(t, err);
     if (rc)
@@ -128,14 +131,17 @@ static int no_gather(void *ctx, uint32_t group, struct fsdpck_error *err)
     return 0;
 }
 
-/* After a block: its output is the input of the next one. */
+/* After a block: its output is the input of the next one. After the last norm: its output. */
 static void take_state(void *ctx, uint32_t group)
 {
     struct text_embed *t = ctx;
     struct compute *c = t->compute;
+    const bool normed = group == LAYERS + 1 && t->last_is_normed;
+    if (normed)
+        group = LAYERS;
     if (group == 0 || group % EVERY || group > LAYERS)
         return;
-    const void *x = group < LAYERS ? c->blocks[group].x : c->x_last;
+    const void *x = normed ? c->h : group < LAYERS ? c->blocks[group].x : c->x_last;
     c->device->memory->copy(c->stream, t->states[group / EVERY - 1], x,
                             (size_t)(t->ntok * c->m->hidden * kern_dtype_bytes(layout_dtype(c->l, group))));
 }

@@ -18,9 +18,9 @@ struct sampler {
     size_t nprompt, most;
 };
 
-static int check_model(struct model *m, const char *path, bool *partial, struct fsdpck_error *err)
+static int check_model(void *ctx, struct model *m, const char *path, struct fsdpck_error *err)
 {
-    (void)partial;
+    (void)ctx;
     return model_check_decoder(m, path, err);
 }
 
@@ -30,7 +30,7 @@ int sampler_open(const char *model, const struct sampler_options *opt, struct sa
     *out = NULL;
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
-    int rc = whole_open(model, opt, check_model, &s->whole, err);
+    int rc = whole_open(model, opt, &(struct whole_choice){ .check = check_model }, &s->whole, err);
     if (!rc)
         rc = choose_new(s->whole.job.model.nvocab, &s->choose, err);
     if (!rc && !(s->first = calloc((size_t)s->whole.job.model.nvocab, sizeof *s->first)))

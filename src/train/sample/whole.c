@@ -51,9 +51,9 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     return rc;
 }
 
-static int open_job(struct whole *s, const struct sampler_options *opt, whole_check_fn *check, struct fsdpck_error *err)
+static int open_job(struct whole *s, const struct sampler_options *opt, const struct whole_choice *choice,
+                    struct fsdpck_error *err)
 {
-    bool partial = false;
     s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
     s->job = (struct job){ .config = &s->config,
                            .opt = &s->opt,
@@ -62,21 +62,21 @@ static int open_job(struct whole *s, const struct sampler_options *opt, whole_ch
                            .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
-        rc = check(&s->job.model, s->config.model, &partial, err);
+        rc = choice->check(choice->ctx, &s->job.model, s->config.model, err);
     if (!rc)
         rc = sources_packed(&s->job, &s->job.packed, err);
     if (!rc)
         rc = layout_make(&s->job.model, &s->config, &s->job.packed, 1, &s->job.layout, err);
-    return rc || partial ? rc : job_check_sources(&s->job, err);
+    return rc || choice->partial ? rc : job_check_sources(&s->job, err);
 }
 
-int whole_open(const char *model, const struct sampler_options *opt, whole_check_fn *check, struct whole *out,
-               struct fsdpck_error *err)
+int whole_open(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
+               struct whole *out, struct fsdpck_error *err)
 {
     *out = (struct whole){ 0 };
     int rc = make_config(model, opt, &out->config, err);
     if (!rc)
-        rc = open_job(out, opt, check, err);
+        rc = open_job(out, opt, choice, err);
     if (!rc)
         rc = rank_alone_open(&out->job, rank_open_bare, &out->alone, err);
     return rc ? rc : rank_load(out->alone.rank, false, err);

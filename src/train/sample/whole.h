@@ -15,13 +15,17 @@ struct whole {
     struct rank_alone alone; /* its rank has the weights, and no buffers for micro-batches */
 };
 
-/* Looks at the numbers of a model that was read, and may change them before its weights are read; a check that fails
- * sets err. *partial true: the files may hold tensors that are not used. */
-typedef int whole_check_fn(struct model *m, const char *path, bool *partial, struct fsdpck_error *err);
+/* Which models are taken, and how much of them. */
+struct whole_choice {
+    /* Looks at the numbers that were read, and may change them before the weights are read. */
+    int (*check)(void *ctx, struct model *m, const char *path, struct fsdpck_error *err);
+    void *ctx;
+    bool partial; /* the files may hold tensors that are not used */
+};
 
 /* *out needs whole_close() also after a failure; it must not move. */
-int whole_open(const char *model, const struct sampler_options *opt, whole_check_fn *check, struct whole *out,
-               struct fsdpck_error *err);
+int whole_open(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
+               struct whole *out, struct fsdpck_error *err);
 void whole_close(struct whole *w); /* does nothing if all zeros */
 
 #endif
