@@ -11,7 +11,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors
+import check_dcp, check_flux2, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors
 import check_expert_adapters, check_moe, check_placement, check_python, check_quant, check_quant_forms, check_quantize
 import check_template, check_tensorboard, check_tinker, check_tokenizer, check_trainers, check_ui
 import first_run, make_dcp, make_pt, resume
@@ -479,6 +479,8 @@ def main():
         checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check,
                    os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
         checks.run("what accelerate and transformers write, taken over by init --from", check_trainers.check,
+                   os.path.join(os.path.dirname(a.binary), "fsdptrain"))
+        checks.run("pictures of random FLUX.2 pipelines are those of diffusers", check_flux2.check,
                    os.path.join(os.path.dirname(a.binary), "fsdptrain"))
         checks.run("TensorBoard reads a run's events, also of a resumed one", check_tensorboard.check, a.binary)
         checks.run("PEFT loads adapters that were downloaded from fsdptrain ui", check_ui.check, a.binary)

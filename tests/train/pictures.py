@@ -177,6 +177,8 @@ def refused(folder):
                       *options,
                       code=2)
         need(words in done.stderr, options, done.stderr)
+    done = sample(MODEL, "--prompt", "x", "--out", folder / "none/a.png", code=3)
+    need("none" in done.stderr, done.stderr)
     for options in ([], ["--out", folder / "a.jpg"]):
         need(".png" in sample(MODEL, "--prompt", "x", *options, code=2).stderr, options)
     need(not (folder / "no.png").exists())

@@ -2,12 +2,13 @@
 /* Pictures go to PNG files (libpng). With several pictures, each name gets a number. */
 #include "sample_image.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "common/json_out.h"
 #include "common/out_file.h"
@@ -58,6 +59,15 @@ static struct out_file file_of(const char *path, const struct image *image)
     return (struct out_file){ path, "picture", "--out", heads, put_png, image };
 }
 
+static int check_folder(const char *out, struct fsdpck_error *err)
+{
+    const char *slash = strrchr(out, '/');
+    char folder[PATH_MAX] = ".";
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == out ? 1 : (int)(slash - out), out);
+    return access(folder, W_OK | X_OK) == 0 ? 0 : fsdpck_error_sys(err, errno, folder, "write");
+}
+
 static int check_files(const struct pictures *p, struct fsdpck_error *err)
 {
     char path[PATH_MAX];
@@ -68,7 +78,7 @@ static int check_files(const struct pictures *p, struct fsdpck_error *err)
         if (!rc)
             rc = out_file_check(&file, err);
     }
-    return rc;
+    return rc ? rc : check_folder(p->args->out, err);
 }
 
 static int made(void *ctx, const struct image *image, struct fsdpck_error *err)

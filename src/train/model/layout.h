@@ -68,8 +68,8 @@ struct layer {
 struct layout {
     struct param *params; /* (nparams) */
     size_t nparams, capacity;
-    struct layer *layers;       /* (model.nlayer) of a decoder, and */
-    struct flux2_layers *flux2; /* of FLUX.2; the other one is NULL. Owned */
+    struct layer *layers;       /* (model.nlayer) of a decoder. Owned */
+    struct flux2_layers *flux2; /* of FLUX.2. One of the two is NULL. Owned */
     struct linear embed, head;  /* embed: nin is the vocabulary; head.w == embed.w if they are tied and neither is a
                                    trained copy. Of  FLUX.2 plain linear layers: x_embedder and proj_out */
     int32_t norm;               /* before the head; of FLUX.2 the weight of what modulates it */
