@@ -531,7 +531,7 @@ def main():
     cases = (
         [args.case]
         if args.case
-        else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
+        else sorted(p.parent.name for p in args.goldens.glob("*/data.jsonl") if p.parent.name != "smollm2")
     )
     try:
         for name in cases:
