@@ -349,10 +349,166 @@ static void test_samples(void **state)
     fsdpck_source_close(g.src);
 }
 
+/* ---- training ---- */
+
+struct training {
+    struct golden data, first;
+    struct whole w;
+    struct train_config config;
+    struct layout l;
+    struct compute *c;
+    struct kern_buffer memory;
+    float *grads;
+};
+
+static void open_training(struct training *t, const char *name, int64_t ntext, int64_t nimage,
+                          const char *checkpointing)
+{
+    const struct kern_location where = { .kind = KERN_MEMORY_DEVICE };
+    struct fsdpck_error err = { 0 };
+    char adapter[4096], transformer[4096], file[200], message[KERN_MESSAGE_BYTES];
+    snprintf(file, sizeof file, "train/%s/start_adapter", name);
+    snprintf(adapter, sizeof adapter, "%s", path_of(file));
+    snprintf(transformer, sizeof transformer, "%s", path_of("model/transformer"));
+    const struct sampler_options opt = in_fp32(adapter);
+    snprintf(file, sizeof file, "train/%s/data", name);
+    t->data = golden_open(file);
+    snprintf(file, sizeof file, "train/%s/first_step", name);
+    t->first = golden_open(file);
+    must(whole_open(transformer, &opt, &choice, &t->w, &err), &err);
+    t->w.job.model.flux2.ntext = ntext;
+    t->config = t->w.config;
+    t->config.frozen = false;
+    t->config.fsdp.checkpointing = strcmp(checkpointing, "block") == 0 ? TRAIN_RECOMPUTE_BLOCK : TRAIN_RECOMPUTE_NONE;
+    must(layout_make(&t->w.job.model, &t->config, &t->w.job.packed, 1, &t->l, &err), &err);
+    must(compute_new_beside(t->w.alone.rank->compute, &t->w.job.model, &t->l, &t->config, ntext + nimage, 1, &t->c,
+                            &err),
+         &err);
+    assert_int_equal(t->c->device->memory->alloc(where, t->c->nbytes, &t->memory, message), KERN_OK);
+    t->grads = calloc((size_t)t->l.grad_nelem, sizeof *t->grads);
+    must(compute_bind(t->c, t->memory.data, NULL, t->grads, &err), &err);
+}
+
+static void close_training(struct training *t)
+{
+    t->c->device->memory->free(&t->memory);
+    compute_free(t->c);
+    layout_free(&t->l);
+    whole_close(&t->w);
+    free(t->grads);
+    fsdpck_source_close(t->data.src);
+    fsdpck_source_close(t->first.src);
+}
+
+/* kind.number of the data, (channels, pixels) turned. */
+static void take_turned(const struct training *t, const char *kind, json_t *number, float *to, struct picture *p)
+{
+    char name[40];
+    uint64_t shape[4];
+    snprintf(name, sizeof name, "%s.%lld", kind, (long long)json_integer_value(number));
+    float *x = take(&t->data, name, shape), *y = turned(x, (int64_t)shape[0], (int64_t)(shape[1] * shape[2]));
+    p->height = (int64_t)shape[1];
+    p->width = (int64_t)shape[2];
+    memcpy(to, y, (size_t)(shape[0] * shape[1] * shape[2]) * sizeof *y);
+    free(x);
+    free(y);
+}
+
+static void fill_sample(const struct training *t, json_t *sample, size_t nsample)
+{
+    struct picture *p = &t->c->batch.picture;
+    json_t *weight = json_object_get(sample, "weight");
+    char name[40];
+    uint64_t shape[4];
+    take_turned(t, "latents", json_object_get(sample, "item"), p->latents, p);
+    take_turned(t, "noise", json_object_get(sample, "noise"), p->noise, p);
+    snprintf(name, sizeof name, "embeds.%lld", (long long)json_integer_value(json_object_get(sample, "embeds")));
+    float *text = take(&t->data, name, shape);
+    memcpy(p->text, text, (size_t)(shape[0] * shape[1]) * sizeof *text);
+    free(text);
+    p->sigma = (float)(json_number_value(json_object_get(sample, "timestep")) / 1000);
+    p->weight = weight ? (float)json_number_value(weight) : 1;
+    p->guidance = 0;
+    t->c->batch.grad_scale = (float)(1.0 / (double)nsample);
+    *t->c->batch.rng_offset = (struct kern_rng_offset){ 0 };
+}
+
+/* |g - g'| / (|g'| + 0.001·|all g'|) of each adapter. */
+static void compare_gradients(const struct training *t, double most)
+{
+    double all = 0;
+    size_t ntrained = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < t->l.nparams; i++) {
+            const struct param *p = &t->l.params[i];
+            char name[LAYOUT_NAME + 8];
+            double far = 0, size = 0;
+            if (!p->trainable)
+                continue;
+            snprintf(name, sizeof name, "grad.%s", p->name);
+            float *want = take(&t->first, name, NULL);
+            for (int64_t k = 0; k < p->nrow * p->ncol; k++) {
+                far += pow((double)t->grads[p->grad_at + k] - (double)want[k], 2);
+                size += pow((double)want[k], 2);
+            }
+            free(want);
+            all += pass ? 0 : size;
+            ntrained++;
+            if (pass && !(sqrt(far) <= most * (sqrt(size) + 1e-3 * sqrt(all))))
+                fail_msg("%s: %g, at most %g is wanted", name, sqrt(far) / (sqrt(size) + 1e-3 * sqrt(all)), most);
+        }
+    assert_true(ntrained > 20);
+}
+
+static void first_step(json_t *spec, const char *checkpointing)
+{
+    const char *name = json_string_value(json_object_get(spec, "name"));
+    json_t *step = json_array_get(json_object_get(spec, "steps"), 0), *micro, *sample, *want;
+    struct fsdpck_error err = { 0 };
+    struct training t = { 0 };
+    size_t i, k, nsample = 0, number = 0;
+    double sum = 0;
+    char key[100];
+    snprintf(key, sizeof key, "train/%s", name);
+    want = json_object_get(expected, key);
+    json_t *tolerances = json_object_get(want, "tolerance");
+    json_array_foreach (step, i, micro)
+        nsample += json_array_size(micro);
+    open_training(&t, name, json_integer_value(json_object_get(spec, "max_sequence_length")), 16, checkpointing);
+    json_array_foreach (step, i, micro)
+        json_array_foreach (micro, k, sample) {
+            double loss;
+            fill_sample(&t, sample, nsample);
+            must(compute_micro(t.c, NULL, &loss, &err), &err);
+            const double mse =
+                json_number_value(json_array_get(json_array_get(json_object_get(want, "mse"), 0), number++));
+            if (fabs(loss - mse * (double)t.c->batch.picture.weight) >
+                json_number_value(json_object_get(tolerances, "mse_abs")) * 2)
+                fail_msg("%s: sample %zu has a loss of %.9g, not %.9g", name, number, loss, mse);
+            sum += loss / (double)nsample;
+        }
+    assert_true(fabs(sum - json_number_value(json_array_get(json_object_get(want, "loss"), 0))) <=
+                json_number_value(json_object_get(tolerances, "loss_abs")));
+    compare_gradients(&t, json_number_value(json_object_get(tolerances, "grad_rel_l2")));
+    close_training(&t);
+}
+
+static void test_gradients(void **state)
+{
+    json_t *spec;
+    size_t i;
+    (void)state;
+    json_array_foreach (json_object_get(specs, "train"), i, spec) {
+        first_step(spec, "none");
+        first_step(spec, "block");
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_texts), cmocka_unit_test(test_transformer),
-                                        cmocka_unit_test(test_decoder), cmocka_unit_test(test_samples) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_gradients), cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_transformer), cmocka_unit_test(test_decoder),
+                                        cmocka_unit_test(test_samples) };
     expected = json_load_file(path_of("expected.json"), 0, NULL);
     specs = json_load_file(path_of("case.json"), 0, NULL);
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,18 +22,40 @@ struct kern_modulate {
 };
 typedef void kern_modulate_fn(struct kern_stream *, const struct kern_modulate *);
 
-/* y = add + gate·x, a gate for each feature. */
+/* With xh = (x - mean)·rstd and g = dy·(1 + scale): dx = rstd·(g - mean(g) - xh·mean(g·xh)). */
+struct kern_modulate_grad {
+    int64_t nrow, ncol;
+    struct kern_cmat x, dy; /* (nrow, ncol) */
+    const float *scale;     /* (ncol) */
+    float eps;
+    struct kern_cmat add; /* (nrow, ncol): dx += add (the residual's gradient); may be dx */
+    struct kern_mat dx;   /* may be dy */
+};
+typedef void kern_modulate_grad_fn(struct kern_stream *, const struct kern_modulate_grad *);
+
+/* y = add + gate·x, a gate for each feature. Without `add` it is the gradient of x from that of y. */
 struct kern_gate {
     int64_t nrow, ncol;
     const float *gate;    /* (ncol) */
     struct kern_cmat x;   /* (nrow, ncol) */
-    struct kern_cmat add; /* (nrow, ncol) */
+    struct kern_cmat add; /* (nrow, ncol) or none */
     struct kern_mat y;    /* (nrow, ncol); may be x or add */
 };
 typedef void kern_gate_fn(struct kern_stream *, const struct kern_gate *);
 
 /* y = x·σ(x). y may be x. */
 typedef void kern_silu_fn(struct kern_stream *, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol);
+
+/* The squared distance of a prediction from its target, and its gradient: loss[row] = factor·Σ (x - target)², dx =
+ * 2·grad_factor·(x - target). */
+struct kern_square_error {
+    int64_t nrow, ncol;
+    struct kern_cmat x, target; /* (nrow, ncol) */
+    float factor, grad_factor;
+    float *loss;        /* (nrow) */
+    struct kern_mat dx; /* (nrow, ncol); data NULL: not wanted */
+};
+typedef void kern_square_error_fn(struct kern_stream *, const struct kern_square_error *);
 
 /* A convolution with 3 × 3 taps and a bias. (One of 1 × 1 is a kern_gemm.) With stride 1 a picture is padded by
  * zeros on all sides and keeps its size. With stride 2 it is padded on the right and at the bottom only, as the
@@ -74,7 +96,7 @@ typedef void kern_enlarge_fn(struct kern_stream *, struct kern_mat y, struct ker
 
 /* clang-format off */
 #define KERN_IMAGE_OPS(OP) \
-    OP(modulate, modulate) OP(gate, gate) OP(silu, silu) OP(conv, conv) OP(conv_scratch, conv_scratch) \
+    OP(modulate, modulate) OP(modulate_grad, modulate_grad) OP(gate, gate) OP(square_error, square_error) OP(silu, silu) OP(conv, conv) OP(conv_scratch, conv_scratch) \
     OP(group_norm, group_norm) OP(enlarge, enlarge)
 /* clang-format on */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/bump.h"
+#include "model/flux2_train.h"
 #include "model/policy.h"
 
 static int64_t most(int64_t a, int64_t b)
@@ -196,6 +197,10 @@ static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
 /* Allocates host memory. */
 static void alloc_host(struct compute *c, struct bump *v)
 {
+    if (c->flux2) {
+        flux2_train_alloc_host(c, v);
+        return;
+    }
     struct batch *b = &c->batch;
     b->ids = bump_ints(v, c->ntok);
     b->positions = bump_ints(v, c->ntok);
@@ -213,6 +218,10 @@ static void alloc_host(struct compute *c, struct bump *v)
 
 static void alloc_all(struct compute *c, struct bump *v)
 {
+    if (c->flux2) {
+        flux2_train_alloc(c, v);
+        return;
+    }
     const struct model *m = c->m;
     int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(c->l);
     c->on.ids = bump_ints(v, n);
@@ -329,7 +338,7 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
     for (int64_t i = 0; i < c->m->nlayer; i++)
         c->blocks[i].routed.starts = c->starts + i * (c->m->nexperts + 1);
     compute_uses(c->m, c->whole, &c->nforward, c->uses);
-    return 0;
+    return c->m->family ? 0 : flux2_train_new(c, err);
 }
 
 /* where NULL: beside another one. */
@@ -435,7 +444,7 @@ int compute_bind(struct compute *c, void *memory, unsigned char *values, float *
     int rc = allocate_host(c, err);
     if (!rc)
         rc = replays_new(c, err);
-    return rc ? rc : compute_send_rope_tables(c, c->ntok, err);
+    return rc || c->flux2 ? rc : compute_send_rope_tables(c, c->ntok, err);
 }
 
 void compute_free(struct compute *c)
@@ -452,6 +461,7 @@ void compute_free(struct compute *c)
         kern_pool_free(c->pool);
         free(c->group_data);
     }
+    flux2_train_free(c);
     free(c->blocks);
     free(c->starts);
     free(c->uses);

@@ -14,6 +14,8 @@
 
 #include "model/layout.h"
 
+struct flux2_train; /* model/flux2_train.h */
+
 /* The routing of a block's T tokens to its experts (kernels/experts.h). */
 struct routed {
     float *logits, *weights; /* (T, nexperts); (T, top_k) */
@@ -54,6 +56,15 @@ struct block {
                                                experts (rows, Σ r), each at its first row times expert_rank */
 };
 
+/* A picture that FLUX.2 is trained on, in host memory. The caller fills it; latents and noise are overwritten. */
+struct picture {
+    int64_t height, width;  /* latent pixels */
+    float *latents, *noise; /* (height · width, nchannel) */
+    float *text;            /* (flux2.ntext, text_width) */
+    float sigma, guidance;  /* how much noise, from 0 to 1; read by a model that is guided */
+    float weight;           /* of its loss */
+};
+
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
 struct batch {
     int64_t ntok, ndocs;
@@ -69,6 +80,7 @@ struct batch {
     float *losses; /* (ntok) -ln p of each token's target, without its weight; set by compute if compute.weighing.on */
     float *row_weights, *row_losses;       /* (nrow) the same by row; set by compute */
     int64_t *cu_seqlens;                   /* (ndocs + 1) */
+    struct picture picture;                /* of FLUX.2, in place of tokens */
     struct kern_attention_table documents; /* set by compute */
     int64_t nkeys; /* a document's tokens from this one on are padding, which no token sees; 0: there is none */
 };
@@ -151,11 +163,12 @@ struct compute {
     float *da_joint;           /* its gradient */
     float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
     void *u, *dy; /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
-    void *dropped;           /* DoRA with dropout: drop(x), (T, largest nin) */
-    float *sums;             /* partial sums over tokens */
-    float *loss;             /* (T) */
-    void *attention, *head;  /* scratch */
-    struct replays *replays; /* NULL: kernels are not recorded */
+    void *dropped;             /* DoRA with dropout: drop(x), (T, largest nin) */
+    float *sums;               /* partial sums over tokens */
+    float *loss;               /* (T) */
+    void *attention, *head;    /* scratch */
+    struct replays *replays;   /* NULL: kernels are not recorded */
+    struct flux2_train *flux2; /* buffers of FLUX.2; NULL: it is a decoder. Owned */
 };
 
 /* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that compute_bind() needs. Call compute_bind()

@@ -20,7 +20,8 @@ struct flux2 {
     int64_t text_width;       /* of a token's embedding */
     int64_t axes[FLUX2_AXES]; /* features of a head that turn with time, row, column and place in the text */
     double theta;
-    bool guided; /* it takes the strength of guidance */
+    int64_t ntext; /* tokens of each text that is trained on; from the config */
+    bool guided;   /* it takes the strength of guidance */
 };
 
 /* One stream of a block of the first kind. */

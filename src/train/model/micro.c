@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backward. */
 #include "model/compute_impl.h"
+#include "model/flux2_train.h"
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
@@ -77,6 +78,10 @@ static void hand_on(struct compute *c, uint32_t group, void *x)
 
 static void forward_block(struct compute *c, int64_t number)
 {
+    if (c->flux2) {
+        flux2_train_block(c, number);
+        return;
+    }
     const uint32_t group = (uint32_t)number + 1;
     void *next = number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last;
     c->dtype = layout_dtype(c->l, group);
@@ -86,12 +91,20 @@ static void forward_block(struct compute *c, int64_t number)
 
 static void recompute_block(struct compute *c, int64_t number)
 {
+    if (c->flux2) {
+        flux2_train_recompute(c, number);
+        return;
+    }
     c->dtype = layout_dtype(c->l, (uint32_t)number + 1);
     block_forward(c, number, NULL);
 }
 
 static void backward_block(struct compute *c, int64_t number)
 {
+    if (c->flux2) {
+        flux2_train_block_backward(c, number, number > compute_first_layer(c->l));
+        return;
+    }
     compute_go_over(c, (uint32_t)number + 2, (uint32_t)number + 1, c->dx, c->dh);
     block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
 }
@@ -99,6 +112,10 @@ static void backward_block(struct compute *c, int64_t number)
 /* Up to the first block. */
 static void forward_embedding(struct compute *c)
 {
+    if (c->flux2) {
+        flux2_train_first(c);
+        return;
+    }
     c->dtype = layout_dtype(c->l, 0);
     embed_forward(c, output_of(c, 0, c->blocks[0].x));
     hand_on(c, 0, c->blocks[0].x);
@@ -106,6 +123,8 @@ static void forward_embedding(struct compute *c)
 
 static void forward_norm(struct compute *c)
 {
+    if (c->flux2)
+        return; /* the loss comes with it */
     c->dtype = layout_dtype(c->l, c->l->ngroups - 1);
     norm_forward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->h, c->rstd_last);
 }
@@ -119,13 +138,24 @@ struct together {
 
 #define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
 
+static int send_batch(struct compute *c, struct fsdpck_error *err)
+{
+    if (c->flux2)
+        return flux2_train_send(c, err);
+    compute_send_batch(c);
+    return 0;
+}
+
 /* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
 static int forward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
 {
+    int rc = 0;
     for
         EACH(t, c)
-    compute_send_batch(c);
-    int rc = compute_enter(hook, 0, err);
+    if (!rc)
+        rc = send_batch(c, err);
+    if (!rc)
+        rc = compute_enter(hook, 0, err);
     if (!rc) {
         for
             EACH(t, c)
@@ -193,6 +223,10 @@ static struct kern_head head_of(struct compute *c)
 /* From c->dh, the gradient of the last norm's output. */
 static void backward_norm(struct compute *c)
 {
+    if (c->flux2) {
+        flux2_train_end_backward(c);
+        return;
+    }
     if (compute_first_layer(c->l) < c->m->nlayer || grad_of(c, c->l->norm))
         norm_backward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
 }
@@ -295,6 +329,11 @@ static int weigh(struct compute *c, struct fsdpck_error *err)
 
 static int compute_head(struct compute *c, struct fsdpck_error *err)
 {
+    if (c->flux2) {
+        flux2_train_loss(c, true);
+        send_loss(c);
+        return 0;
+    }
     int rc = weigh(c, err);
     if (rc)
         return rc;
@@ -309,6 +348,8 @@ static int compute_head(struct compute *c, struct fsdpck_error *err)
 /* After everything that was enqueued. */
 static int take_results(struct compute *c, double *loss, struct fsdpck_error *err)
 {
+    if (c->flux2)
+        return take_loss(c, loss, err);
     const struct kern_head head = head_of(c);
     int rc = take_loss(c, loss, err);
     return rc || !c->weighing.on ? rc : compute_take_losses(c, &head, err);
@@ -363,9 +404,13 @@ static int forward_loss(struct compute *c, const struct compute_hook *hook, doub
     int rc = forward(&(struct together){ &c, 1, c }, hook, err);
     if (rc)
         return rc;
-    const struct kern_head head = loss_head_of(c);
-    kern_head_run(c->device, c->stream, &head);
-    c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
+    if (c->flux2) {
+        flux2_train_loss(c, false);
+    } else {
+        const struct kern_head head = loss_head_of(c);
+        kern_head_run(c->device, c->stream, &head);
+        c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
+    }
     send_loss(c);
     compute_leave_end(c, hook);
     return take_results(c, loss, err);
