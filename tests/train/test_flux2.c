@@ -230,7 +230,7 @@ static void decode_and_compare(const struct golden *g, const char *name, const f
     struct vae *v;
     const int64_t n = 16 * height * 16 * width;
     uint8_t *pixels = malloc((size_t)(3 * n));
-    must(vae_open(&p, KERN_F32, NULL, &v, &err), &err);
+    must(vae_open(&p, false, KERN_F32, NULL, &v, &err), &err);
     must(vae_decode(v, device, stream, latents, height, width, pixels, &err), &err);
     for (int64_t i = 0; i < 3 * n; i++) {
         const double x = (double)image[i % 3 * n + i / 3], want = 255 * fmin(fmax(signs ? x / 2 + 0.5 : x, 0), 1);
@@ -254,6 +254,35 @@ static void test_decoder(void **state)
     free(latents);
     free(decoded);
     free(x);
+    fsdpck_source_close(g.src);
+}
+
+static void test_encoder(void **state)
+{
+    struct golden g = golden_open("vae");
+    struct fsdpck_error err = { 0 };
+    const struct pipeline p = pipeline();
+    const struct kern_device *device;
+    struct kern_pool *pool;
+    struct kern_stream *stream = stream_new(&device, &pool);
+    struct vae *v;
+    uint64_t of_image[4], of_latents[4];
+    float *image = take(&g, "image", of_image), *want = take(&g, "latents", of_latents);
+    const int64_t n = (int64_t)(of_image[2] * of_image[3]), nchannel = (int64_t)of_latents[1],
+                  npixel = (int64_t)(of_latents[2] * of_latents[3]);
+    uint8_t *pixels = malloc((size_t)(3 * n));
+    float *latents = malloc((size_t)(nchannel * npixel) * sizeof *latents);
+    (void)state;
+    for (int64_t i = 0; i < 3 * n; i++)
+        pixels[i] = (uint8_t)lrintf((image[i % 3 * n + i / 3] + 1) * 127.5f);
+    must(vae_open(&p, true, KERN_F32, NULL, &v, &err), &err);
+    must(vae_encode(v, device, stream, pixels, (int64_t)of_image[2], (int64_t)of_image[3], latents, &err), &err);
+    float *ours = turned(latents, npixel, nchannel);
+    compare(&g, "latents", ours, want, nchannel * npixel, tolerance(&g, "latents"));
+    vae_close(v);
+    device->stream_free(stream);
+    kern_pool_free(pool);
+    free(image), free(want), free(pixels), free(latents), free(ours);
     fsdpck_source_close(g.src);
 }
 
@@ -506,9 +535,9 @@ static void test_gradients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_gradients), cmocka_unit_test(test_texts),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_gradients),   cmocka_unit_test(test_texts),
                                         cmocka_unit_test(test_transformer), cmocka_unit_test(test_decoder),
-                                        cmocka_unit_test(test_samples) };
+                                        cmocka_unit_test(test_encoder),     cmocka_unit_test(test_samples) };
     expected = json_load_file(path_of("expected.json"), 0, NULL);
     specs = json_load_file(path_of("case.json"), 0, NULL);
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

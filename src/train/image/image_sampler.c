@@ -228,7 +228,7 @@ static int decode(struct work *w, struct fsdpck_error *err)
 {
     const bool whole = w->opt->dtype && strcmp(w->opt->dtype, "fp32") == 0;
     struct vae *v;
-    int rc = vae_open(&w->pipeline, whole ? KERN_F32 : KERN_BF16, &w->opt->fs, &v, err);
+    int rc = vae_open(&w->pipeline, false, whole ? KERN_F32 : KERN_BF16, &w->opt->fs, &v, err);
     if (!rc && (vae_unit(v) != IMAGE_UNIT || 4 * v->config.nlatent != w->nchannel))
         rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, w->pipeline.folder,
                               "the vae makes %lld pixels of %lld channels, not %d of the transformer's %lld",

@@ -40,20 +40,29 @@ static void check_types(struct model_reader *r, const char *key, const char *wan
             MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s': only \"%s\" is supported", key, wanted);
 }
 
-static void read_stages(struct model_reader *r, struct vae_config *c)
+static void read_channels(struct model_reader *r, struct vae_config *c, const char *key, int64_t out[VAE_STAGES])
 {
-    const char *key = model_get(r, "decoder_block_out_channels") ? "decoder_block_out_channels" : "block_out_channels";
     json_t *channels = model_get(r, key);
-    c->nstage = (int64_t)json_array_size(channels);
-    if (c->nstage < 1 || c->nstage > VAE_STAGES) {
+    if ((int64_t)json_array_size(channels) != c->nstage || c->nstage < 1 || c->nstage > VAE_STAGES) {
         MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': from 1 to %d numbers are wanted", key, VAE_STAGES);
         return;
     }
     for (int64_t i = 0; i < c->nstage; i++) {
-        c->channels[i] = json_integer_value(json_array_get(channels, (size_t)i));
-        if (c->channels[i] < 1 || c->channels[i] > 8192 || c->channels[i] % c->ngroup)
+        out[i] = json_integer_value(json_array_get(channels, (size_t)i));
+        if (out[i] < 1 || out[i] > 8192 || out[i] % c->ngroup)
             MODEL_REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': multiples of norm_num_groups up to 8192 are wanted", key);
     }
+}
+
+static void read_stages(struct model_reader *r, struct vae_config *c)
+{
+    const char *key = "block_out_channels", *own = "decoder_block_out_channels";
+    c->nstage = (int64_t)json_array_size(model_get(r, key));
+    read_channels(r, c, key, c->encoder_channels);
+    if (!r->rc)
+        read_channels(r, c, model_get(r, own) ? own : key, c->channels);
+    if (r->rc)
+        return;
     check_types(r, "up_block_types", "UpDecoderBlock2D", c->nstage);
     check_types(r, "down_block_types", "DownEncoderBlock2D", c->nstage);
 }
@@ -69,8 +78,8 @@ static void check_rest(struct model_reader *r)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'patch_size': only [2, 2] is supported");
     if (!model_get_bool(r, "mid_block_add_attention", true))
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mid_block_add_attention': only true is supported");
-    if (model_get_int(r, "out_channels", 3, 0, INT32_MAX) != 3)
-        MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'out_channels': only 3 is supported");
+    if (model_get_int(r, "out_channels", 3, 0, INT32_MAX) != 3 || model_get_int(r, "in_channels", 3, 0, INT32_MAX) != 3)
+        MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "keys 'in_channels' and 'out_channels': only 3 is supported");
 }
 
 static int read_config(const struct pipeline *p, struct vae_config *c, struct fsdpck_error *err)
@@ -79,8 +88,9 @@ static int read_config(const struct pipeline *p, struct vae_config *c, struct fs
     if (!pipeline_json(p, "vae", "config.json", "AutoencoderKLFlux2", &r, err)) {
         model_refuse_unknown(&r, known_keys, sizeof known_keys / sizeof known_keys[0]);
         c->nlatent = model_get_int(&r, "latent_channels", 32, 1, 1024);
-        c->nresnet = model_get_int(&r, "layers_per_block", 2, 1, VAE_RESNETS - 1) + 1;
+        c->nresnet = model_get_int(&r, "layers_per_block", 2, 1, VAE_RESNETS - 1);
         c->ngroup = model_get_int(&r, "norm_num_groups", 32, 1, 8192);
+        c->quant = model_get_bool(&r, "use_quant_conv", true);
         c->post_quant = model_get_bool(&r, "use_post_quant_conv", true);
         c->norm_eps = model_get_number(&r, r.root, "batch_norm_eps", 1e-4, 0);
         if (!r.rc)
@@ -91,8 +101,8 @@ static int read_config(const struct pipeline *p, struct vae_config *c, struct fs
     return r.rc;
 }
 
-int vae_open(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt, struct vae **out,
-             struct fsdpck_error *err)
+int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
+             struct vae **out, struct fsdpck_error *err)
 {
     struct vae *v = calloc(1, sizeof *v);
     struct fsdpck_source *src = NULL;
@@ -107,7 +117,7 @@ int vae_open(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpc
     if (!rc)
         rc = fsdpck_source_open(path, NULL, opt, &src, err);
     if (!rc)
-        rc = vae_load(v, src, err);
+        rc = vae_load(v, encoder, src, err);
     fsdpck_source_close(src);
     if (rc)
         vae_close(v);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The autoencoder of FLUX.2 (diffusers' AutoencoderKLFlux2; Rombach et al. 2021): its decoder, from latents to
- * pixels. */
+/* The autoencoder of FLUX.2 (diffusers' AutoencoderKLFlux2; Rombach et al. 2021): from pixels to latents, and back. */
 #ifndef TRAIN_VAE_H
 #define TRAIN_VAE_H
 
@@ -14,12 +13,13 @@ enum { VAE_STAGES = 8, VAE_RESNETS = 8 };
 
 /* Of vae/config.json. */
 struct vae_config {
-    int64_t nlatent;              /* channels of the latents, before 2 × 2 of them become one */
-    int64_t nstage;               /* each but the first doubles the sides */
-    int64_t channels[VAE_STAGES]; /* of the decoder's stages, the one with pixels first */
-    int64_t nresnet;              /* of a stage */
+    int64_t nlatent;                      /* channels of the latents, before 2 × 2 of them become one */
+    int64_t nstage;                       /* each but the first doubles the sides */
+    int64_t channels[VAE_STAGES];         /* of the decoder's stages, the one with pixels first */
+    int64_t encoder_channels[VAE_STAGES]; /* of the encoder's, likewise */
+    int64_t nresnet;                      /* of a stage of the encoder; the decoder has one more */
     int64_t ngroup;
-    bool post_quant;
+    bool quant, post_quant;
     double norm_eps; /* of the latents' normalization */
 };
 
@@ -41,23 +41,30 @@ struct vae_resnet {
 
 struct vae_stage {
     struct vae_resnet resnets[VAE_RESNETS];
-    struct vae_conv doubles; /* after its upsampling; nout 0: it does not */
+    struct vae_conv resizes; /* after its upsampling, or with a stride of 2; nout 0: it does not */
+};
+
+/* The encoder or the decoder. */
+struct vae_half {
+    int64_t nresnet;       /* of a stage */
+    struct vae_conv quant; /* 1 × 1, at the end of the encoder, or the beginning of the decoder; nout 0: none */
+    struct vae_conv in, out;
+    struct vae_resnet mid[2];
+    struct vae_norm mid_norm, norm_out;
+    struct vae_conv q, k, v, o;          /* of the attention: 1 × 1 */
+    struct vae_stage stages[VAE_STAGES]; /* in the order of the computation */
 };
 
 struct vae {
     struct vae_config config;
     enum kern_dtype dtype;
-    struct vae_conv post_quant, conv_in, conv_out;
-    struct vae_resnet mid[2];
-    struct vae_norm mid_norm, norm_out;
-    struct vae_conv q, k, v, out; /* of the attention: 1 × 1 */
-    struct vae_stage stages[VAE_STAGES];
+    struct vae_half half;
     float *mean, *scale; /* (4 · nlatent) of the normalized latents; owned */
 };
 
-/* dtype: of the computation. */
-int vae_open(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt, struct vae **out,
-             struct fsdpck_error *err);
+/* One half of it. dtype: of the computation. */
+int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
+             struct vae **out, struct fsdpck_error *err);
 void vae_close(struct vae *v); /* NULL does nothing */
 
 /* latents: (height · width, 4 · nlatent), normalized. pixels: (16 · height, 16 · width, 3) for the published model: a
@@ -65,8 +72,12 @@ void vae_close(struct vae *v); /* NULL does nothing */
 int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
                int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err);
 int64_t vae_unit(const struct vae *v);
+/* pixels: (height, width, 3), both multiples of vae_unit(). latents: (height · width / unit², 4 · nlatent), normalized:
+ * the mean of the distribution, so that a picture has one encoding. */
+int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,
+               int64_t height, int64_t width, float *latents, struct fsdpck_error *err);
 
 /* Of the .c files: fills the layers from the tensors of a source. */
-int vae_load(struct vae *v, struct fsdpck_source *src, struct fsdpck_error *err);
+int vae_load(struct vae *v, bool encoder, struct fsdpck_source *src, struct fsdpck_error *err);
 
 #endif

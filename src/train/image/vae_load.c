@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decoder's layers, under diffusers' names. */
+/* The layers of either half, under diffusers' names. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,17 +84,36 @@ static void load_resnet(struct loader *l, struct vae_resnet *r, int64_t nin, int
 #undef PART
 }
 
-static void load_stage(struct loader *l, int64_t number, int64_t nin, int64_t nout)
+/* nout: channels of the stage. */
+static void load_stage(struct loader *l, const char *prefix, const char *resizes, int64_t number, int64_t nin,
+                       int64_t nout)
 {
-    struct vae_stage *s = &l->v->stages[number];
+    struct vae_half *h = &l->v->half;
+    struct vae_stage *s = &h->stages[number];
     char name[NAME];
-    for (int64_t i = 0; i < l->v->config.nresnet; i++) {
-        snprintf(name, sizeof name, "decoder.up_blocks.%d.resnets.%d", (int)number, (int)i);
+    for (int64_t i = 0; i < h->nresnet; i++) {
+        snprintf(name, sizeof name, "%.40s.%d.resnets.%d", prefix, (int)number, (int)i);
         load_resnet(l, &s->resnets[i], i ? nout : nin, nout, name);
     }
-    snprintf(name, sizeof name, "decoder.up_blocks.%d.upsamplers.0.conv", (int)number);
+    snprintf(name, sizeof name, "%.40s.%d.%.40s.0.conv", prefix, (int)number, resizes);
     if (number + 1 < l->v->config.nstage)
-        load_conv(l, &s->doubles, nout, nout, 3, name);
+        load_conv(l, &s->resizes, nout, nout, 3, name);
+}
+
+/* n: its channels. */
+static void load_middle(struct loader *l, const char *half, int64_t n)
+{
+    struct vae_half *h = &l->v->half;
+    char name[NAME];
+#define PART(text) (snprintf(name, sizeof name, "%.20s.mid_block." text, half), name)
+    load_resnet(l, &h->mid[0], n, n, PART("resnets.0"));
+    load_resnet(l, &h->mid[1], n, n, PART("resnets.1"));
+    load_norm(l, &h->mid_norm, n, PART("attentions.0.group_norm"));
+    load_conv(l, &h->q, n, n, 1, PART("attentions.0.to_q"));
+    load_conv(l, &h->k, n, n, 1, PART("attentions.0.to_k"));
+    load_conv(l, &h->v, n, n, 1, PART("attentions.0.to_v"));
+    load_conv(l, &h->o, n, n, 1, PART("attentions.0.to_out.0"));
+#undef PART
 }
 
 static void load_normalization(struct loader *l)
@@ -112,29 +131,51 @@ static void load_normalization(struct loader *l)
     }
 }
 
-int vae_load(struct vae *v, struct fsdpck_source *src, struct fsdpck_error *err)
+static void load_decoder(struct loader *l)
 {
-    struct loader l = { .v = v, .src = src, .err = err };
-    const struct vae_config *c = &v->config;
+    const struct vae_config *c = &l->v->config;
+    struct vae_half *h = &l->v->half;
     const int64_t top = c->channels[c->nstage - 1];
-    load_normalization(&l);
+    h->nresnet = c->nresnet + 1;
     if (c->post_quant)
-        load_conv(&l, &v->post_quant, c->nlatent, c->nlatent, 1, "post_quant_conv");
-    load_conv(&l, &v->conv_in, c->nlatent, top, 3, "decoder.conv_in");
-    load_resnet(&l, &v->mid[0], top, top, "decoder.mid_block.resnets.0");
-    load_resnet(&l, &v->mid[1], top, top, "decoder.mid_block.resnets.1");
-    load_norm(&l, &v->mid_norm, top, "decoder.mid_block.attentions.0.group_norm");
-    load_conv(&l, &v->q, top, top, 1, "decoder.mid_block.attentions.0.to_q");
-    load_conv(&l, &v->k, top, top, 1, "decoder.mid_block.attentions.0.to_k");
-    load_conv(&l, &v->v, top, top, 1, "decoder.mid_block.attentions.0.to_v");
-    load_conv(&l, &v->out, top, top, 1, "decoder.mid_block.attentions.0.to_out.0");
-    for (int64_t i = 0, nin = top; i < c->nstage && !l.rc; i++) {
+        load_conv(l, &h->quant, c->nlatent, c->nlatent, 1, "post_quant_conv");
+    load_conv(l, &h->in, c->nlatent, top, 3, "decoder.conv_in");
+    load_middle(l, "decoder", top);
+    for (int64_t i = 0, nin = top; i < c->nstage && !l->rc; i++) {
         const int64_t nout = c->channels[c->nstage - 1 - i];
-        load_stage(&l, i, nin, nout);
+        load_stage(l, "decoder.up_blocks", "upsamplers", i, nin, nout);
         nin = nout;
     }
-    load_norm(&l, &v->norm_out, c->channels[0], "decoder.conv_norm_out");
-    load_conv(&l, &v->conv_out, c->channels[0], 3, 3, "decoder.conv_out");
+    load_norm(l, &h->norm_out, c->channels[0], "decoder.conv_norm_out");
+    load_conv(l, &h->out, c->channels[0], 3, 3, "decoder.conv_out");
+}
+
+static void load_encoder(struct loader *l)
+{
+    const struct vae_config *c = &l->v->config;
+    struct vae_half *h = &l->v->half;
+    const int64_t top = c->encoder_channels[c->nstage - 1];
+    h->nresnet = c->nresnet;
+    load_conv(l, &h->in, 3, c->encoder_channels[0], 3, "encoder.conv_in");
+    for (int64_t i = 0, nin = c->encoder_channels[0]; i < c->nstage && !l->rc; i++) {
+        load_stage(l, "encoder.down_blocks", "downsamplers", i, nin, c->encoder_channels[i]);
+        nin = c->encoder_channels[i];
+    }
+    load_middle(l, "encoder", top);
+    load_norm(l, &h->norm_out, top, "encoder.conv_norm_out");
+    load_conv(l, &h->out, top, 2 * c->nlatent, 3, "encoder.conv_out");
+    if (c->quant)
+        load_conv(l, &h->quant, 2 * c->nlatent, 2 * c->nlatent, 1, "quant_conv");
+}
+
+int vae_load(struct vae *v, bool encoder, struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct loader l = { .v = v, .src = src, .err = err };
+    load_normalization(&l);
+    if (encoder)
+        load_encoder(&l);
+    else
+        load_decoder(&l);
     return l.rc;
 }
 
@@ -163,17 +204,18 @@ void vae_close(struct vae *v)
 {
     if (!v)
         return;
-    struct vae_conv *convs[] = { &v->post_quant, &v->conv_in, &v->conv_out, &v->q, &v->k, &v->v, &v->out };
+    struct vae_half *h = &v->half;
+    struct vae_conv *convs[] = { &h->quant, &h->in, &h->out, &h->q, &h->k, &h->v, &h->o };
     for (size_t i = 0; i < sizeof convs / sizeof convs[0]; i++)
         free_conv(convs[i]);
     for (int i = 0; i < 2; i++)
-        free_resnet(&v->mid[i]);
-    free_norm(&v->mid_norm);
-    free_norm(&v->norm_out);
+        free_resnet(&h->mid[i]);
+    free_norm(&h->mid_norm);
+    free_norm(&h->norm_out);
     for (int i = 0; i < VAE_STAGES; i++) {
         for (int j = 0; j < VAE_RESNETS; j++)
-            free_resnet(&v->stages[i].resnets[j]);
-        free_conv(&v->stages[i].doubles);
+            free_resnet(&h->stages[i].resnets[j]);
+        free_conv(&h->stages[i].resizes);
     }
     free(v->mean);
     free(v->scale);

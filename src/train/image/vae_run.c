@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From latents to pixels, and back. A picture is a matrix of its pixels; three buffers of the largest size take turns.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "image/vae.h"
+
+enum { BUFFERS = 3 };
+
+/* A computation: the picture so far is in x; h and t are free. */
+struct coder {
+    const struct vae *v;
+    const struct kern_device *device;
+    struct kern_stream *stream;
+    int64_t height, width; /* of the picture so far */
+    char *memory;
+    void *x, *h, *t;
+    void *scratch;
+};
+
+static int64_t npixel(const struct coder *d)
+{
+    return d->height * d->width;
+}
+
+static struct kern_mat mat(const struct coder *d, void *data, int64_t nchannel)
+{
+    return (struct kern_mat){ data, nchannel, d->v->dtype };
+}
+
+static struct kern_cmat cmat(const struct coder *d, const void *data, int64_t nchannel)
+{
+    return (struct kern_cmat){ data, nchannel, d->v->dtype };
+}
+
+/* y = conv(x) (+ add, with 1 × 1 taps only). */
+static void conv_by(const struct coder *d, const struct vae_conv *c, const void *x, void *y, const void *add,
+                    int64_t stride)
+{
+    const struct kern_gemm gemm = { .m = npixel(d),
+                                    .n = c->nout,
+                                    .k = c->nin,
+                                    .a = cmat(d, x, c->nin),
+                                    .b = { c->weight, c->nin, d->v->dtype },
+                                    .c = mat(d, y, c->nout),
+                                    .trans_b = true,
+                                    .alpha = 1,
+                                    .add = { add, c->nout, d->v->dtype },
+                                    .bias = { c->bias, c->nout, KERN_F32 } };
+    const struct kern_conv conv = { .height = d->height,
+                                    .width = d->width,
+                                    .nin = c->nin,
+                                    .nout = c->nout,
+                                    .stride = stride,
+                                    .x = cmat(d, x, c->nin),
+                                    .weight = c->weight,
+                                    .bias = c->bias,
+                                    .y = mat(d, y, c->nout),
+                                    .scratch = d->scratch };
+    if (c->size == 1)
+        d->device->ops->gemm(d->stream, &gemm);
+    else
+        d->device->images->conv(d->stream, &conv);
+}
+
+static void conv(const struct coder *d, const struct vae_conv *c, const void *x, void *y, const void *add)
+{
+    conv_by(d, c, x, y, add, 1);
+}
+
+static void norm(const struct coder *d, const struct vae_norm *n, const void *x, void *y, bool silu)
+{
+    const struct kern_group_norm g = { .npixel = npixel(d),
+                                       .nchannel = n->nchannel,
+                                       .ngroup = d->v->config.ngroup,
+                                       .x = cmat(d, x, n->nchannel),
+                                       .gamma = n->gamma,
+                                       .beta = n->beta,
+                                       .eps = 1e-6f,
+                                       .silu = silu,
+                                       .y = mat(d, y, n->nchannel),
+                                       .scratch = d->scratch };
+    d->device->images->group_norm(d->stream, &g);
+}
+
+static void swap(void **a, void **b)
+{
+    void *was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* x += conv2(silu(norm2(conv1(silu(norm1(x)))))), the first x by the shortcut if there is one. */
+static void resnet(struct coder *d, const struct vae_resnet *r)
+{
+    const int64_t nout = r->conv2.nout;
+    norm(d, &r->norm1, d->x, d->h, true);
+    conv(d, &r->conv1, d->h, d->t, NULL);
+    norm(d, &r->norm2, d->t, d->t, true);
+    conv(d, &r->conv2, d->t, d->h, NULL);
+    if (r->shortcut.nout) {
+        conv(d, &r->shortcut, d->x, d->t, d->h);
+        swap(&d->x, &d->t);
+        return;
+    }
+    d->device->ops->add(d->stream, mat(d, d->x, nout), cmat(d, d->x, nout), cmat(d, d->h, nout), npixel(d), nout);
+}
+
+/* One head over all pixels. */
+static struct kern_attention_shape attention_shape(const struct coder *d, const int64_t bounds[2])
+{
+    const int64_t n = d->v->half.q.nout;
+    return (struct kern_attention_shape){ .ntok = bounds[1],
+                                          .nhead = 1,
+                                          .nkv = 1,
+                                          .head_dim = n,
+                                          .cu_seqlens = bounds,
+                                          .ndoc = 1,
+                                          .scale = (float)(1 / sqrt((double)n)),
+                                          .full = true };
+}
+
+/* k and v take the place of h and of what lies behind it: the picture is small here. */
+static void attention(struct coder *d)
+{
+    const struct vae *v = d->v;
+    const int64_t n = v->half.q.nout, bounds[2] = { 0, npixel(d) };
+    const size_t nbytes = ((size_t)(npixel(d) * n * kern_dtype_bytes(v->dtype)) + 63) / 64 * 64;
+    char *q = d->t, *k = q + nbytes, *values = k + nbytes;
+    norm(d, &v->half.mid_norm, d->x, d->h, false);
+    conv(d, &v->half.q, d->h, q, NULL);
+    conv(d, &v->half.k, d->h, k, NULL);
+    conv(d, &v->half.v, d->h, values, NULL);
+    const struct kern_attention a = { .shape = attention_shape(d, bounds),
+                                      .q = cmat(d, q, n),
+                                      .k = cmat(d, k, n),
+                                      .v = cmat(d, values, n),
+                                      .o = mat(d, d->h, n),
+                                      .scratch = d->scratch };
+    d->device->ops->attention(d->stream, &a);
+    conv(d, &v->half.o, d->h, q, d->x);
+    d->device->ops->cast(d->stream, mat(d, d->x, n), cmat(d, q, n), npixel(d), n);
+}
+
+static void resnets(struct coder *d, const struct vae_stage *s)
+{
+    for (int64_t i = 0; i < d->v->half.nresnet; i++)
+        resnet(d, &s->resnets[i]);
+}
+
+static void enlarge(struct coder *d, const struct vae_conv *c)
+{
+    d->device->images->enlarge(d->stream, mat(d, d->h, c->nin), cmat(d, d->x, c->nin), d->height, d->width, c->nin);
+    d->height *= 2;
+    d->width *= 2;
+    conv(d, c, d->h, d->x, NULL);
+}
+
+static void halve(struct coder *d, const struct vae_conv *c)
+{
+    conv_by(d, c, d->x, d->h, NULL, 2);
+    d->height /= 2;
+    d->width /= 2;
+    swap(&d->x, &d->h);
+}
+
+/* Takes the normalization out, and makes four pixels of each: channel 4c + 2y + x is channel c of pixel (y, x). */
+static void unpack(struct coder *d, const float *latents, float *to)
+{
+    const struct vae *v = d->v;
+    const int64_t n = v->config.nlatent, width = d->width / 2;
+    for (int64_t pixel = 0; pixel < npixel(d); pixel++)
+        for (int64_t c = 0; c < n; c++) {
+            const int64_t y = pixel / d->width, x = pixel % d->width, channel = 4 * c + 2 * (y % 2) + x % 2,
+                          from = (y / 2 * width + x / 2) * 4 * n + channel;
+            to[pixel * n + c] = latents[from] * v->scale[channel] + v->mean[channel];
+        }
+}
+
+static void middle(struct coder *d)
+{
+    resnet(d, &d->v->half.mid[0]);
+    attention(d);
+    resnet(d, &d->v->half.mid[1]);
+}
+
+/* x = c(x) */
+static void replace(struct coder *d, const struct vae_conv *c)
+{
+    conv(d, c, d->x, d->h, NULL);
+    swap(&d->x, &d->h);
+}
+
+static void run_decoder(struct coder *d)
+{
+    const struct vae_half *half = &d->v->half;
+    if (half->quant.nout)
+        replace(d, &half->quant);
+    replace(d, &half->in);
+    middle(d);
+    for (int64_t i = 0; i < d->v->config.nstage; i++) {
+        resnets(d, &half->stages[i]);
+        if (half->stages[i].resizes.nout)
+            enlarge(d, &half->stages[i].resizes);
+    }
+    norm(d, &half->norm_out, d->x, d->x, true);
+    replace(d, &half->out);
+}
+
+static void run_encoder(struct coder *d)
+{
+    const struct vae_half *half = &d->v->half;
+    replace(d, &half->in);
+    for (int64_t i = 0; i < d->v->config.nstage; i++) {
+        resnets(d, &half->stages[i]);
+        if (half->stages[i].resizes.nout)
+            halve(d, &half->stages[i].resizes);
+    }
+    middle(d);
+    norm(d, &half->norm_out, d->x, d->x, true);
+    replace(d, &half->out);
+    if (half->quant.nout)
+        replace(d, &half->quant);
+}
+
+/* Elements of a buffer: the largest picture of any stage, and three small ones for the attention. Channels of a stage
+ * at its size, and at the next one of the decoder, which enlarges first. */
+static int64_t largest(int64_t height, int64_t width, const struct vae_config *c, const int64_t *channels)
+{
+    int64_t n = height * width, most = 0;
+    for (int64_t i = 0; i < c->nstage; i++, n /= 4) {
+        const int64_t below = i + 1 < c->nstage ? channels[i + 1] : 0,
+                      widest = channels[i] > below ? channels[i] : below;
+        most = n * widest > most ? n * widest : most;
+        if (i + 1 == c->nstage && n * (3 * channels[i] + 64) > most)
+            most = n * (3 * channels[i] + 64);
+    }
+    return most;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t conv_scratch(const struct coder *d, const struct vae_conv *c)
+{
+    const struct kern_conv conv = { .nin = c->nin, .nout = c->nout, .stride = 1, .x.dtype = d->v->dtype };
+    return c->size == 3 ? d->device->images->conv_scratch(d->stream, &conv) : 0;
+}
+
+static size_t resnet_scratch(const struct coder *d, const struct vae_resnet *r)
+{
+    return larger(conv_scratch(d, &r->conv1), conv_scratch(d, &r->conv2));
+}
+
+/* npixel: of the full size. */
+static size_t scratch_nbytes(const struct coder *d, int64_t npixel, const int64_t *channels)
+{
+    const struct vae_config *c = &d->v->config;
+    const struct vae_half *h = &d->v->half;
+    const int64_t bounds[2] = { 0, npixel >> 2 * (c->nstage - 1) };
+    const struct kern_attention_shape shape = attention_shape(d, bounds);
+    size_t most = larger(d->device->ops->attention_scratch(d->stream, &shape),
+                         larger(conv_scratch(d, &h->in), conv_scratch(d, &h->out)));
+    most = larger(most, resnet_scratch(d, &h->mid[0]));
+    for (int64_t i = 0; i < c->nstage; i++) {
+        const int64_t doubles = kern_group_norm_scratch(npixel, channels[i], c->ngroup);
+        most = larger(most, larger(conv_scratch(d, &h->stages[i].resizes), (size_t)doubles * sizeof(double)));
+        for (int64_t j = 0; j < h->nresnet; j++)
+            most = larger(most, resnet_scratch(d, &h->stages[i].resnets[j]));
+    }
+    return most;
+}
+
+/* height, width: of the full size. The caller frees d->memory. */
+static int allocate(struct coder *d, int64_t height, int64_t width, const int64_t *channels, struct fsdpck_error *err)
+{
+    const struct vae_config *c = &d->v->config;
+    const size_t nbytes = ((size_t)largest(height, width, c, channels) * sizeof(float) + 4095) / 4096 * 4096,
+                 scratch = scratch_nbytes(d, height * width, channels),
+                 all = BUFFERS * nbytes + (scratch + 4095) / 4096 * 4096;
+    d->memory = aligned_alloc(4096, all);
+    if (!d->memory)
+        return fsdpck_error_nomem(err, all);
+    d->x = d->memory;
+    d->h = d->memory + nbytes;
+    d->t = d->memory + 2 * nbytes;
+    d->scratch = d->memory + BUFFERS * nbytes;
+    return 0;
+}
+
+/* As torchvision and diffusers round: to the nearest, half to even. */
+static void store(const float *values, int64_t n, uint8_t *pixels)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float x = values[i] / 2 + 0.5f;
+        pixels[i] = (uint8_t)lrintf(255 * (x < 0 || x != x ? 0 : x > 1 ? 1 : x));
+    }
+}
+
+/* x as fp32, in t, after all that was computed. */
+static int finish(struct coder *d, int64_t nchannel, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    d->device->ops->cast(d->stream, (struct kern_mat){ d->t, nchannel, KERN_F32 }, cmat(d, d->x, nchannel), npixel(d),
+                         nchannel);
+    return d->device->stream_sync(d->stream, message) == KERN_OK
+               ? 0
+               : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed on device '%s': %s", d->device->name,
+                                  message);
+}
+
+/* From fp32, in h, to x. */
+static void begin(struct coder *d, int64_t nchannel)
+{
+    d->device->ops->cast(d->stream, mat(d, d->x, nchannel), (struct kern_cmat){ d->h, nchannel, KERN_F32 }, npixel(d),
+                         nchannel);
+}
+
+int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
+               int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err)
+{
+    struct coder d = { .v = v, .device = device, .stream = stream, .height = 2 * height, .width = 2 * width };
+    int rc = allocate(&d, vae_unit(v) * height, vae_unit(v) * width, v->config.channels, err);
+    if (rc)
+        return rc;
+    unpack(&d, latents, d.h);
+    begin(&d, v->config.nlatent);
+    run_decoder(&d);
+    rc = finish(&d, 3, err);
+    if (!rc)
+        store(d.t, 3 * npixel(&d), pixels);
+    free(d.memory);
+    return rc;
+}
+
+/* The other way round: the first half of the channels is the mean. */
+static void pack(const struct coder *d, const float *moments, float *latents)
+{
+    const struct vae *v = d->v;
+    const int64_t n = v->config.nlatent, width = d->width / 2;
+    for (int64_t pixel = 0; pixel < npixel(d); pixel++)
+        for (int64_t c = 0; c < n; c++) {
+            const int64_t y = pixel / d->width, x = pixel % d->width, channel = 4 * c + 2 * (y % 2) + x % 2;
+            latents[(y / 2 * width + x / 2) * 4 * n + channel] =
+                (moments[pixel * 2 * n + c] - v->mean[channel]) / v->scale[channel];
+        }
+}
+
+int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,
+               int64_t height, int64_t width, float *latents, struct fsdpck_error *err)
+{
+    struct coder d = { .v = v, .device = device, .stream = stream, .height = height, .width = width };
+    int rc = allocate(&d, height, width, v->config.encoder_channels, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < 3 * height * width; i++)
+        ((float *)d.h)[i] = (float)pixels[i] / 127.5f - 1;
+    begin(&d, 3);
+    run_encoder(&d);
+    rc = finish(&d, 2 * v->config.nlatent, err);
+    if (!rc)
+        pack(&d, d.t, latents);
+    free(d.memory);
+    return rc;
+}
