@@ -41,6 +41,8 @@ pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and t
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 pc yaml-0.1|libyaml-dev|configurations of other trainers
 pc libpng|libpng-dev|pictures
+pc libjpeg|libjpeg-dev|pictures
+pc libwebp,libwebpdemux|libwebp-dev|pictures
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='pc cmocka|libcmocka-dev|unit tests
 py argparse|python3|the tests that run the programs'
