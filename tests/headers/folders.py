@@ -8,8 +8,8 @@ ORDER = {
     "src/ckpt": ["base", "tensor", "commit", "engine", "hf", "quant", "torch", "format", "lora", "view",
                  "verbs", "doctor"],
     "src/train": [
-        "arrays", "text", "look", "board", "config", "import", "data", "comm", "model", "price", "rank", "state",
-        "sample", "image", "run", "serve"
+        "arrays", "text", "look", "board", "config", "import", "data", "pictures", "comm", "model", "price", "rank",
+        "state", "sample", "image", "run", "serve"
     ],
     "src/tools": ["common", "embed", "describe", "report", "ui", "serve", "fsdpck", "fsdptrain"],
 }

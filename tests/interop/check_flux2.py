@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of random FLUX.2 [klein] pipelines: fsdptrain sample and diffusers make the same, from the same noise.
+"""Pictures of random FLUX.2 [klein] pipelines: fsdptrain sample and diffusers make the same, from the same noise; and
+fsdptrain run trains as diffusers with PEFT and torch do.
 
 usage: check_flux2.py FSDPTRAIN [--count N] [--seed S]
 
@@ -30,12 +31,12 @@ def philox(key, counter):
     return c
 
 
-def noise(seed, n):
-    """The numbers that fsdptrain begins with."""
+def noise(seed, n, step=0, name=0x696D6167):
+    """The numbers that fsdptrain begins with; of another purpose if it is named."""
     index = np.arange(n, dtype=np.uint64)
     block = index // np.uint64(4)
     zero = np.zeros_like(block)
-    words = np.stack(philox((seed, 0), (block, zero, zero, zero + np.uint64(0x696D6167))))
+    words = np.stack(philox((seed, 0), (block, zero, zero + np.uint64(step), zero + np.uint64(name))))
     pair = (index % np.uint64(4) // np.uint64(2) * np.uint64(2)).astype(int)
     at = np.arange(n)
     radius = np.sqrt(-2 * np.log((words[pair, at].astype(float) + 1) / 2**32))
@@ -75,14 +76,20 @@ def random_changes(rng):
     }
 
 
-def make_adapter(folder, pipeline, rng):
+BLOCKS = [
+    "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out", "ff.linear_in",
+    "ff_context.linear_in", "linear_out", "to_qkv_mlp_proj", "single_transformer_blocks.0.attn.to_out"
+]
+
+
+def make_adapter(folder, pipeline, rng, targets=None):
     from diffusers import Flux2Transformer2DModel
     from peft import LoraConfig, get_peft_model
-    targets = rng.sample([
-        "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "to_add_out", "ff.linear_in", "linear_out", "to_qkv_mlp_proj",
-        "single_transformer_blocks.0.attn.to_out", "x_embedder", "timestep_embedder.linear_1", "proj_out",
-        "norm_out.linear", "double_stream_modulation_img.linear"
-    ], 6)
+    targets = targets or rng.sample(
+        BLOCKS + [
+            "x_embedder", "timestep_embedder.linear_1", "proj_out", "norm_out.linear",
+            "double_stream_modulation_img.linear"
+        ], 6)
     model = Flux2Transformer2DModel.from_pretrained(pipeline / "transformer", dtype=torch.float32)
     peft = get_peft_model(model, LoraConfig(r=rng.randint(1, 5), lora_alpha=rng.randint(1, 9), target_modules=targets))
     with torch.no_grad():
@@ -152,9 +159,126 @@ def one(fsdptrain, seed, number):
         return None if far.max() < 0.75 else f"pipeline {number}: {spec}, {'adapter, ' * adapted}off by {far.max():.3f}"
 
 
+def uniform_time(seed, number):
+    """The part of noise of picture `number` of a run."""
+    words = philox((seed, 0), [np.array([x], np.uint64) for x in (0, 0, number, 0x0083C3F3)])
+    return np.float32(1 - float(words[0][0]) / 2**32)
+
+
+def trained_by_peft(pipeline, start, pixels, caption, spec):
+    """AdamW on one picture, as often as the spec says, with what fsdptrain draws."""
+    from diffusers import Flux2KleinPipeline
+    from peft import PeftModel
+    pipe = Flux2KleinPipeline.from_pretrained(pipeline, dtype=torch.float32)
+    with torch.no_grad():
+        text = pipe.encode_prompt(caption, max_sequence_length=spec["tokens"], text_encoder_out_layers=(9, 18, 27))[0]
+        image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 127.5 - 1
+        z = pipe._patchify_latents(pipe.vae.encode(image).latent_dist.mode())
+        mean, variance = (s.view(1, -1, 1, 1) for s in (pipe.vae.bn.running_mean, pipe.vae.bn.running_var))
+        z = (z - mean) / torch.sqrt(variance + pipe.vae.config.batch_norm_eps)
+    c, h, w = z.shape[1:]
+    grid = torch.cartesian_prod(*(torch.arange(n) for n in (1, h, w, 1)))
+    places = torch.cartesian_prod(*(torch.arange(n) for n in (1, 1, 1, spec["tokens"])))
+    pipe.transformer.requires_grad_(False)
+    model = PeftModel.from_pretrained(pipe.transformer, start, is_trainable=True)
+    params = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(params, lr=spec["lr"], weight_decay=0.01)
+    losses = []
+    for step in range(spec["steps"]):
+        losses.append(0.0)
+        for number in range(step * spec["batch"], (step + 1) * spec["batch"]):
+            e = torch.from_numpy(noise(spec["seed"], c * h * w, number, 0xC4EBEB76)).reshape(h, w, c).permute(2, 0, 1)
+            sigma = float(uniform_time(spec["seed"], number))
+            x = ((1 - sigma) * z + sigma * e).flatten(2).transpose(1, 2)
+            v = model(hidden_states=x,
+                      encoder_hidden_states=text,
+                      timestep=torch.tensor([sigma]),
+                      img_ids=grid,
+                      txt_ids=places,
+                      guidance=None,
+                      return_dict=False)[0]
+            loss = ((v - (e - z).flatten(2).transpose(1, 2))**2).mean() / spec["batch"]
+            loss.backward()
+            losses[-1] += loss.item()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, {n.replace(".default.", "."): p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def train_one(fsdptrain, seed, number):
+    """What is wrong with a run on one picture, or None."""
+    from PIL import Image
+    from safetensors.torch import load_file
+    rng = random.Random(seed * 1000 + number)
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        write_pipeline(work / "pipeline", seed=number, changes=random_changes(rng))
+        pixels = np.random.default_rng(number).integers(0, 256, (16 * rng.randint(1, 4), 16 * rng.randint(1, 4), 3),
+                                                        np.uint8)
+        caption = " ".join(rng.choices(WORDS, k=rng.randint(0, 9)))
+        (work / "data").mkdir()
+        Image.fromarray(pixels).save(work / "data/a.png")
+        (work / "data/a.txt").write_text(caption, encoding="utf-8")
+        spec = {"steps": 4, "batch": rng.randint(1, 3), "lr": 1e-3, "tokens": rng.choice([20, 40]), "seed": 7}
+        targets = rng.sample(BLOCKS, 5) + ["proj_out"]
+        make_adapter(work / "start", work / "pipeline", rng, targets)
+        adapter = json.loads((work / "start/adapter_config.json").read_text())
+        (work / "config.json").write_text(
+            json.dumps({
+                "model": str(work / "pipeline"),
+                "output_dir": str(work / "run"),
+                "seed": 7,
+                "data": {
+                    "train": str(work / "data")
+                },
+                "image": {
+                    "max_sequence_length": spec["tokens"]
+                },
+                "lora": {
+                    **{
+                        k: adapter[k]
+                        for k in ("r", "lora_alpha")
+                    }, "target_modules": targets,
+                    "init_adapter": str(work / "start")
+                },
+                "train": {
+                    "max_steps": spec["steps"],
+                    "global_batch_size": spec["batch"],
+                    "learning_rate": spec["lr"],
+                    "lr_scheduler_type": "constant",
+                    "warmup_steps": 0,
+                    "weight_decay": 0.01,
+                    "max_grad_norm": 1.0
+                },
+                "dtype": {
+                    "param": "fp32"
+                }
+            }))
+        done = subprocess.run(
+            [fsdptrain, "run", str(work / "config.json"), "--ranks",
+             str(rng.randint(1, 3))],
+            capture_output=True,
+            text=True)
+        if done.returncode:
+            return f"training {number}: {done.stderr[-500:]}"
+        losses, want = trained_by_peft(work / "pipeline", work / "start", pixels, caption, spec)
+        ours = load_file(work / "run/adapter/adapter_model.safetensors")
+        start = load_file(work / "start/adapter_model.safetensors")
+        said = [json.loads(x)["loss"] for x in (work / "run/metrics.jsonl").read_text().splitlines()]
+        off = max(abs(a - b) / b for a, b in zip(said, losses))
+        moved = sum(((want[k] - start[k])**2).sum().item() for k in start)**0.5
+        far = sum(((want[k] - ours[k])**2).sum().item() for k in start)**0.5 / moved
+        return None if set(ours) == set(start) and off < 1e-4 and far < 2e-2 else (
+            f"training {number}: losses off by {off:.1e}, the adapter by {far:.1e} of its way")
+
+
 def check(fsdptrain, count=10, seed=1):
     torch.set_num_threads(2)
-    return [bad for bad in (one(fsdptrain, seed, i) for i in range(count)) if bad]
+    return [
+        bad for bad in (*(one(fsdptrain, seed, i) for i in range(count)), *(train_one(fsdptrain, seed, i)
+                                                                            for i in range(count // 2))) if bad
+    ]
 
 
 def main():
@@ -164,7 +288,7 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
     bad = check(args.fsdptrain, args.count, args.seed)
-    print("\n".join([*bad, f"{args.count - len(bad)} passed, {len(bad)} failed"]))
+    print("\n".join([*bad, f"{args.count + args.count // 2 - len(bad)} passed, {len(bad)} failed"]))
     return len(bad) > 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fsdptrain sample of a pipeline that makes pictures: the same picture for any number of threads, seeds and names, what
-it refuses and how, and that a picture is whole or not there.
+"""A pipeline that makes pictures: sampled, the same picture for any number of threads; trained, the same adapter for
+any number of ranks; its cache; and what is refused, and how.
 
 usage: pictures.py FSDPTRAIN GOLDENS [--quick]
 
@@ -187,14 +187,241 @@ def refused(folder):
     need("this is no picture" in done.stderr and (folder / "no.png").read_text() == "something else", done.stderr)
 
 
-def not_trained_yet(folder):
-    config = folder / "config.json"
-    config.write_text(json.dumps({"model": str(MODEL / "transformer"), "data": {"train": "x.jsonl"}}))
-    done = subprocess.run([args.fsdptrain, "run", config], capture_output=True, text=True, timeout=60)
-    need(done.returncode == 3 and "not trained or served yet" in done.stderr, done.returncode, done.stderr)
+# ---- training
 
 
-CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, not_trained_yet)
+def config_of(folder, **sections):
+    """A run of six steps on the pictures in fixtures/."""
+    config = {
+        "model": str(MODEL),
+        "output_dir": str(folder / "run"),
+        "seed": 5,
+        "data": {
+            "train": str(MODEL.parent / "pictures")
+        },
+        "image": {
+            "resolution": 64,
+            "max_sequence_length": 32,
+            "trigger_word": "sks",
+            "caption_dropout_rate": 0.3
+        },
+        "lora": {
+            "r": 4,
+            "lora_alpha": 6,
+            "target_modules": ["to_q", "to_k", "add_v_proj", "to_out.0", "linear_in", "to_qkv_mlp_proj"]
+        },
+        "train": {
+            "max_steps": 6,
+            "global_batch_size": 3,
+            "learning_rate": 0.01
+        },
+        "dtype": {
+            "param": "fp32"
+        }
+    }
+    for name, values in sections.items():
+        config[name] = {**config.get(name, {}), **values} if isinstance(values, dict) else values
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def train(config, *options, code=0):
+    done = subprocess.run([args.fsdptrain, "run", config, *map(str, options)],
+                          capture_output=True,
+                          text=True,
+                          timeout=300)
+    need(done.returncode == code, done.returncode, done.stderr[-800:])
+    return done
+
+
+def result(folder):
+    """The adapter's bytes, and the losses."""
+    lines = (folder / "run/metrics.jsonl").read_text().splitlines()
+    return (folder / "run/adapter/adapter_model.safetensors").read_bytes(), [json.loads(x)["loss"] for x in lines]
+
+
+def started_anew(folder, *options, keep_cache=True, **sections):
+    run = folder / "run"
+    for path in run.iterdir() if run.exists() else ():
+        if path.name != "cache" or not keep_cache:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    train(config_of(folder, **sections), *options)
+    return result(folder)
+
+
+def same_for_any_ranks(folder):
+    for dtype in ("fp32", "bf16"):
+        want = started_anew(folder, dtype={"param": dtype})
+        need(len(set(want[1])) == 6 and all(0 < x < 20 for x in want[1]), want[1])
+        for options, fsdp in ((["--ranks", 2], {}), (["--ranks", 3, "--gather",
+                                                      "copy"], {}), (["--ranks",
+                                                                      5], {}), (["--ranks", 2, "--gather", "copy"], {
+                                                                          "activation_checkpointing": "block"
+                                                                      }), (["--ranks", 4, "--gather", "copy"], {
+                                                                          "dp_shard_size": 2
+                                                                      }), (["--ranks", 1, "--threads", 3], {
+                                                                          "activation_checkpointing": "block"
+                                                                      })):
+            need(started_anew(folder, *options, dtype={"param": dtype}, fsdp=fsdp) == want, dtype, options, fsdp)
+        need(started_anew(folder, "--ranks", 2, keep_cache=False, dtype={"param": dtype}) == want, dtype, "no cache")
+
+
+def stopped_and_gone_on(folder):
+    want = started_anew(folder)
+    shutil.rmtree(folder / "run")
+    config = config_of(folder, train={"max_steps": 6}, checkpoint={"save_steps": 2})
+    train(config, "--set", "train.max_steps=2", "--ranks", 2)
+    done = train(config, "--resume", "auto", "--ranks", 3, "--set", "train.lr_scheduler_type=\"cosine\"")
+    need((folder / "run/adapter/adapter_model.safetensors").exists(), done.stderr)
+    metrics = [json.loads(x) for x in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    need([m["step"] for m in metrics] == list(range(1, 7)) and metrics[0]["loss"] == want[1][0], metrics)
+
+
+def keys_count(folder):
+    """Each key of `image` changes what is trained."""
+    want = started_anew(folder)[1]
+    for key, value in (("timestep_type", "logit_normal"), ("timestep_type", "shift"), ("weighting_scheme", "cosmap"),
+                       ("weighting_scheme", "sigma_sqrt"), ("resolution", 48), ("max_sequence_length", 20),
+                       ("trigger_word", "other"), ("caption_dropout_rate", 1.0), ("caption_ext", "caption")):
+        need(started_anew(folder, image={key: value})[1] != want, key, value)
+    need(started_anew(folder, seed=6)[1] != want)
+    need(started_anew(folder)[1] == want)
+
+
+def lines_as_data(folder):
+    """JSONL names the same pictures; PEFT's and our sampler take the adapter; evaluation draws the same every time."""
+    want = started_anew(folder)
+    pictures = MODEL.parent / "pictures"
+    (folder / "lines.jsonl").write_text("".join(
+        json.dumps({
+            "image": str(p),
+            **({
+                "caption": p.with_suffix(".txt").read_text()
+            } if p.with_suffix(".txt").exists() else {})
+        }) + "\n" for p in sorted(pictures.iterdir()) if p.suffix != ".txt"))
+    need(started_anew(folder, data={"train": str(folder / "lines.jsonl")}) == want)
+    options = ["--prompt", PROMPT, "--size", "32x32", "--dtype", "fp32", "--out", folder / "a.png"]
+    drawn = []
+    for more in ([], ["--adapter", folder / "run/adapter"], ["--adapter", folder / "run/checkpoints/step-000006"]):
+        sample(MODEL, *options, *more)
+        drawn.append((folder / "a.png").read_bytes())
+    need(drawn[0] != drawn[1] == drawn[2])
+    evals = []
+    for ranks in (1, 3):
+        started_anew(folder,
+                     "--ranks",
+                     ranks,
+                     data={"eval": str(pictures)},
+                     train={
+                         "eval_steps": 3,
+                         "learning_rate": 0
+                     })
+        metrics = [json.loads(x) for x in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        evals.append([m["eval_loss"] for m in metrics if "eval_loss" in m])
+    need(evals[0] == evals[1] and len(evals[0]) == 2 and evals[0][0] == evals[0][1], evals)
+
+
+def cache_is_checked(folder):
+    want = started_anew(folder)
+    cache = folder / "run/cache"
+    files = sorted(cache.iterdir())
+    need(len(files) == 8 and all(f.name.startswith("picture-") for f in files), files)
+    before = {f: f.read_bytes() for f in files}
+    for i, f in enumerate(files):  # damaged or cut, they are made again
+        data = bytearray(before[f])
+        data[-1 - i] ^= 1
+        f.write_bytes(data if i % 2 else data[:-3])
+    need(started_anew(folder, "--ranks", 2) == want)
+    need({f: f.read_bytes() for f in sorted(cache.iterdir())} == before)
+    process = subprocess.Popen(
+        [args.fsdptrain, "run", config_of(folder, output_dir=str(folder / "killed"))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list((folder / "killed").glob("cache/*.bin")):
+        pass
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder / "killed/checkpoints", ignore_errors=True)
+    train(config_of(folder, output_dir=str(folder / "killed")), "--resume", "auto")
+    made = (folder / "killed/adapter/adapter_model.safetensors").read_bytes()
+    need(made == want[0])
+    need({f.name: f.read_bytes()
+          for f in (folder / "killed/cache").glob("*.bin")} == {
+              f.name: b
+              for f, b in before.items()
+          })
+
+
+def not_trained(folder):
+    """What is refused, by name and before anything is computed."""
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "a.png").write_bytes((MODEL.parent / "pictures/wide.png").read_bytes()[:500])
+    empty = folder / "empty"
+    empty.mkdir()
+    (folder / "bad.jsonl").write_text('{"image": "x.png", "caption": 3}\n')
+    (folder / "none.jsonl").write_text('{"image": "x.png"}\n')
+    for sections, words in (({
+            "model": str(MODEL / "transformer")
+    }, "whole pipeline"), ({
+            "lora": {
+                "target_modules": ["x_embedder"]
+            }
+    }, "x_embedder"), ({
+            "lora": {
+                "target_modules": ["norm_out.linear"]
+            }
+    }, "norm_out"), ({
+            "lora": {
+                "target_modules": ["nothing"]
+            }
+    }, "to_qkv_mlp_proj"), ({
+            "lora": {
+                "use_dora": True
+            }
+    }, "DoRA"), ({
+            "lora": {
+                "modules_to_save": ["proj_out"]
+            }
+    }, "modules_to_save"), ({
+            "sample": {
+                "prompts": ["a fox"]
+            }
+    }, "sample.prompts"), ({
+            "data": {
+                "plan": "plan.json"
+            }
+    }, "data.plan"), ({
+            "data": {
+                "train": str(broken)
+            }
+    }, "a.png"), ({
+            "data": {
+                "train": str(empty)
+            }
+    }, "no picture"), ({
+            "data": {
+                "train": str(folder / "bad.jsonl")
+            }
+    }, "line 1"), ({
+            "data": {
+                "train": str(folder / "none.jsonl")
+            }
+    }, "x.png")):
+        done = subprocess.run([args.fsdptrain, "run", config_of(folder, **sections)],
+                              capture_output=True,
+                              text=True,
+                              timeout=60)
+        need(done.returncode in (2, 3) and words in done.stderr, sections, done.returncode, done.stderr)
+    need(not (folder / "run/checkpoints").exists())
+    config = config_of(folder, output_dir=str(folder / "planned"))
+    done = subprocess.run([args.fsdptrain, "plan", config, "--json"], capture_output=True, text=True)
+    need(json.loads(done.stdout)["parameters_trained"] == 9472 and not (folder / "planned").exists(), done.stdout)
+
+
+CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
+          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, not_trained)
 
 
 def main():
@@ -202,11 +429,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
-    parser.add_argument("--quick", action="store_true", help="the first check and refusals only")
+    parser.add_argument("--quick", action="store_true", help="three of the checks only")
     args = parser.parse_args()
     FLUX2 = args.goldens / "flux2"
     npassed = nfailed = 0
-    for check in (same_for_any_threads, refused) if args.quick else CHECKS:
+    for check in (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 check(pathlib.Path(folder))

@@ -30,6 +30,18 @@ KEYS = {
         "packing": (False, [(LORA, ALONE, {}, BY_PLAN)]),
         "too_long": ("drop", [(LORA, ALONE, {}, BY_PLAN)]),
     },
+    "image": {
+        key: (value, [(LORA, ALONE, {}, "the model makes no pictures")])
+        for key, value in {
+            "resolution": 64,
+            "caption_ext": "caption",
+            "caption_dropout_rate": 0.5,
+            "trigger_word": "word",
+            "max_sequence_length": 20,
+            "timestep_type": "shift",
+            "weighting_scheme": "cosmap",
+        }.items()
+    },
     "lora": dict.fromkeys(
         (
             "r",

@@ -22,6 +22,12 @@ struct choice {
     }
 
 static const struct choice choices[] = {
+    ROW("image.timestep_type", image.timestep, TRAIN_TIMESTEP_UNIFORM, "uniform"),
+    ROW("image.timestep_type", image.timestep, TRAIN_TIMESTEP_LOGIT_NORMAL, "logit_normal"),
+    ROW("image.timestep_type", image.timestep, TRAIN_TIMESTEP_SHIFT, "shift"),
+    ROW("image.weighting_scheme", image.weighting, TRAIN_WEIGHTING_NONE, "none"),
+    ROW("image.weighting_scheme", image.weighting, TRAIN_WEIGHTING_SIGMA_SQRT, "sigma_sqrt"),
+    ROW("image.weighting_scheme", image.weighting, TRAIN_WEIGHTING_COSMAP, "cosmap"),
     ROW("data.loss_on", data.loss_on, CHAT_LOSS_ASSISTANT, "assistant"),
     ROW("data.loss_on", data.loss_on, CHAT_LOSS_LAST_ASSISTANT, "last_assistant"),
     ROW("data.loss_on", data.loss_on, CHAT_LOSS_COMPLETION, "completion"),

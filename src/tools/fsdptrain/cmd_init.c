@@ -209,10 +209,10 @@ static int try(const struct request *r, const char *path, const struct choice *c
         rc = train_config_read(path, NULL, 0, &config, err);
     if (!rc)
         rc = model_path_resolve(r->from.model, resolved, sizeof resolved, err);
-    if (!rc) {
-        config.model = resolved;
+    if (!rc)
+        rc = train_config_set_model(&config, resolved, err);
+    if (!rc)
         rc = train_plan(&config, &opt, plan, err);
-    }
     train_config_free(&config);
     return rc;
 }

@@ -241,7 +241,7 @@ static int run(void *ctx, const char *const *at)
     if (!rc)
         rc = model_path_resolve(config.model, model, sizeof model, &err);
     if (!rc)
-        config.model = model;
+        rc = train_config_set_model(&config, model, &err);
     if (!rc && config.tenants) {
         rc = plan_tenants(args, &config, &opt, &err);
         train_config_free(&config);

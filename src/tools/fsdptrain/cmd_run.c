@@ -249,7 +249,8 @@ static int reread(void *ctx, struct train_config *out, struct fsdpck_error *err)
     rc = model_path_resolve(out->model, model, sizeof model, err);
     if (!rc && strcmp(model, args->model) != 0)
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, args->config, "key 'model' is another one than at the start");
-    out->model = args->model;
+    if (!rc)
+        rc = train_config_set_model(out, args->model, err);
     if (rc)
         train_config_free(out);
     return rc;
@@ -369,8 +370,9 @@ static int run(struct run_args *args)
     int rc = train_config_read(args->config, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
         rc = model_path_resolve(config.model, args->model, sizeof args->model, &err);
+    if (!rc)
+        rc = train_config_set_model(&config, args->model, &err);
     if (!rc) {
-        config.model = args->model;
         rc = train_run(&config, &opt, &done, &err);
     } else {
         done.reported_elsewhere = !train_reports_error(&opt, &err);

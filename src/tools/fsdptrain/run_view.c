@@ -62,6 +62,11 @@ static void __attribute__((format(printf, 2, 3))) put_row(const char *title, con
 static void put_data(const char *title, const char *path, const struct train_data_facts *f, const struct train_start *s)
 {
     char docs[TEXT_NBYTES], tokens[TEXT_NBYTES], rows[TEXT_NBYTES], packed[100] = "";
+    if (s->config->pipeline) {
+        put_row(title, "%.1000s: %s picture%s, at most %s tokens of text and latents each", path,
+                grouped(f->ndocs, docs), fsdpck_plural(f->ndocs), grouped(f->longest_ntok, tokens));
+        return;
+    }
     if (!f->by_plan)
         snprintf(packed, sizeof packed, "; in %s row%s of %s token%s, %.1f %% full", grouped(f->nrows, docs),
                  fsdpck_plural(f->nrows), grouped(s->config->data.seq_len, rows),
@@ -81,8 +86,9 @@ static void put_steps(const struct train_start *s)
     if (!s->data.by_plan) {
         snprintf(passes, sizeof passes, "%.3g",
                  (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
-        snprintf(epochs, sizeof epochs, " of %" PRIu64 " row%s, %s epoch%s", c->train.global_batch_size,
-                 fsdpck_plural(c->train.global_batch_size), passes, strcmp(passes, "1") == 0 ? "" : "s");
+        snprintf(epochs, sizeof epochs, " of %" PRIu64 " %s%s, %s epoch%s", c->train.global_batch_size,
+                 c->pipeline ? "picture" : "row", fsdpck_plural(c->train.global_batch_size), passes,
+                 strcmp(passes, "1") == 0 ? "" : "s");
     }
     if (!c->train.warmup_given)
         snprintf(share, sizeof share, " (train.warmup_ratio %g)", c->train.warmup_ratio);
@@ -280,9 +286,10 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
 static void describe_phase(enum train_phase phase, uint64_t done, uint64_t total, double seconds, char *line,
                            size_t nbytes)
 {
-    static const char *const what[] = {
-        [TRAIN_TOKENIZING] = "tokenizing", [TRAIN_LOADING] = "loading the model", [TRAIN_FIRST_STEP] = "first step"
-    };
+    static const char *const what[] = { [TRAIN_TOKENIZING] = "tokenizing",
+                                        [TRAIN_ENCODING] = "encoding texts and pictures",
+                                        [TRAIN_LOADING] = "loading the model",
+                                        [TRAIN_FIRST_STEP] = "first step" };
     char a[TEXT_NBYTES], clock[TEXT_NBYTES];
     double part = total ? (double)done / (double)total : 1;
     int n = snprintf(line, nbytes, "%s: %.0f %%", what[phase], 100 * (part < 1 ? part : 1));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/config_keys.h"
 #include "config/idle.h"
@@ -176,8 +177,26 @@ void train_config_idle(const struct train_config *config, const struct train_job
     config_idle(config, &defaults, size, say, ctx);
 }
 
+int train_config_set_model(struct train_config *c, const char *folder, struct fsdpck_error *err)
+{
+    static const char index[] = "/model_index.json", part[] = "/transformer";
+    const size_t nbytes = strlen(folder) + sizeof index;
+    char *path = malloc(nbytes);
+    if (!path)
+        return fsdpck_error_nomem(err, nbytes);
+    snprintf(path, nbytes, "%s%s", folder, index);
+    const bool is_pipeline = access(path, F_OK) == 0;
+    snprintf(path, nbytes, "%s%s", folder, part);
+    free(c->transformer);
+    c->transformer = path;
+    c->pipeline = is_pipeline ? folder : NULL;
+    c->model = is_pipeline ? path : folder;
+    return 0;
+}
+
 void train_config_free(struct train_config *c)
 {
+    free(c->transformer);
     free((void *)c->lora.rank_pattern);
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);

@@ -16,6 +16,18 @@ static bool is_given(const struct train_config *c, const char *section, const ch
     return value && !json_is_null(value);
 }
 
+const char *idle_without_pictures(const struct train_config *c, const struct train_job_size *size)
+{
+    (void)size;
+    return c->pipeline ? NULL : "the model makes no pictures";
+}
+
+const char *idle_with_pictures(const struct train_config *c, const struct train_job_size *size)
+{
+    (void)size;
+    return c->pipeline ? "the model is trained on pictures" : NULL;
+}
+
 const char *idle_without_eval(const struct train_config *c, const struct train_job_size *size)
 {
     (void)size;
@@ -25,7 +37,8 @@ const char *idle_without_eval(const struct train_config *c, const struct train_j
 /* These keys pack data.eval even if there is a plan. */
 const char *idle_by_plan(const struct train_config *c, const struct train_job_size *size)
 {
-    (void)size;
+    if (c->pipeline)
+        return idle_with_pictures(c, size);
     return c->data.plan && !c->data.eval ? "data.plan names the rows of every micro-batch" : NULL;
 }
 

@@ -185,6 +185,7 @@ int train_config_tenants(const struct train_config *c, struct train_tenant **out
     for (size_t i = 0; i < count && !rc; i++) {
         rc = read_tenant(c, json_array_get(c->tenants, i), &all[i], err);
         all[i].config.model = c->model; /* it may have been resolved */
+        all[i].config.pipeline = c->pipeline;
     }
     if (rc) {
         train_config_tenants_free(all, all ? count : 0);

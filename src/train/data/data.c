@@ -33,7 +33,7 @@ void data_documents_fingerprint(struct data *d)
 
 void data_set_micro_rows(struct data *d, uint64_t nrows)
 {
-    d->micro_rows = nrows;
+    d->micro_rows = d->pictures ? 1 : nrows;
     data_documents_fingerprint(d);
 }
 
@@ -184,8 +184,10 @@ static int shuffled_step(const struct data *d, uint64_t step, struct step_plan *
         m->ndocs += at[1] - at[0];
         docs += at[1] - at[0];
     }
-    for (size_t i = 0; i < p->nmicros; i++)
+    for (size_t i = 0; i < p->nmicros; i++) {
+        p->micros[i].number = i;
         finish_micro(d, p, &p->micros[i]);
+    }
     return 0;
 }
 

@@ -15,6 +15,7 @@ struct micro_batch {
     size_t ndocs;
     int64_t ntok;
     int64_t token0; /* number of tokens of the step before this micro-batch */
+    size_t number;  /* of this micro-batch in the step */
     int64_t nsupervised;
 };
 

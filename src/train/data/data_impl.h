@@ -48,6 +48,7 @@ struct data {
     struct epoch_order *order; /* order of the epoch last used; NULL if planned */
     uint64_t seed, fingerprint;
     size_t micro_rows, step_rows;
+    struct picture_set *pictures; /* owned; NULL: the documents are text */
 };
 
 bool lists_end(struct lists *l, size_t at); /* ends the last list at `at` */
@@ -95,6 +96,8 @@ struct data_cache;
  * build the same cache. cache NULL: stores the sections in `into`. */
 int data_build(const struct data_reader *reader, struct data_cache *cache, struct data *into, struct fsdpck_error *err);
 
+/* Memory for the order of an epoch. */
+int data_make_order(struct data *d, struct fsdpck_error *err);
 int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err);
 int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
               struct fsdpck_error *err);

@@ -9,6 +9,7 @@
 #include <train/lines.h>
 
 #include "data/data_cache.h"
+#include "data/data_pictures.h"
 #include "data/data_columns.h"
 
 static void note_documents(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
@@ -146,7 +147,7 @@ static int open_documents(struct data *d, const struct train_config *config, int
     return rc ? rc : data_apply_weights(d, config, err);
 }
 
-static int make_order(struct data *d, struct fsdpck_error *err)
+int data_make_order(struct data *d, struct fsdpck_error *err)
 {
     size_t nbytes = sizeof *d->order + d->groups.count * sizeof d->order->rows[0];
     d->order = malloc(nbytes);
@@ -169,7 +170,7 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
         rc = d->planned ? data_read_plan(d, config->data.plan, err) : data_pack(d, config, opt, err);
     }
     if (!rc && !d->planned)
-        rc = make_order(d, err);
+        rc = data_make_order(d, err);
     if (!rc)
         data_documents_fingerprint(d);
     if (rc) {
@@ -204,6 +205,8 @@ void data_close(struct data *d)
     if (!d)
         return;
     data_free_documents(d);
+    picture_set_free(d->pictures);
+    free(d->pictures);
     free(d->members);
     free(d->order);
     free(d->steps.at);

@@ -3,10 +3,10 @@
 #ifndef TRAIN_FLUX2_TRAIN_H
 #define TRAIN_FLUX2_TRAIN_H
 
-#include "model/bump.h"
-#include "model/compute.h"
+#include <fsdpck/error.h>
 
-struct flux2_train;
+struct bump;
+struct compute;
 
 int flux2_train_new(struct compute *c, struct fsdpck_error *err);
 void flux2_train_free(struct compute *c);

@@ -264,8 +264,7 @@ int model_check_decoder(const struct model *m, const char *path, struct fsdpck_e
 {
     return m->family ? 0
                      : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
-                                        "a transformer that makes pictures is sampled from (fsdptrain sample), and not "
-                                        "trained or served yet");
+                                        "this model makes pictures, and one that makes text is wanted here");
 }
 
 void model_free(struct model *m)

@@ -52,10 +52,11 @@ void wrap_free(struct wrap *w)
 
 int wrap_check(const struct train_config *config, const struct model *m, struct fsdpck_error *err)
 {
-    const char *block = m->family->block;
+    const char *block = m->family ? m->family->block : "Flux2TransformerBlock",
+               *other = m->family ? block : "Flux2SingleTransformerBlock";
     for (size_t i = 0; i < config->fsdp.nwrap_classes; i++) {
         const char *name = config->fsdp.wrap_classes[i];
-        if (strcmp(name, block) == 0)
+        if (strcmp(name, block) == 0 || strcmp(name, other) == 0)
             continue;
         fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
                          "key 'fsdp.transformer_layer_cls_to_wrap': '%.100s' is not the class of this model's blocks, "

@@ -365,7 +365,7 @@ int course_report_start(const struct rank *r, struct fsdpck_error *err)
     const struct job *job = r->job;
     struct train_start start = { .tenant = job->name,
                                  .config = job->config,
-                                 .family = job->model.family->name,
+                                 .family = job->model.family ? job->model.family->name : "flux2",
                                  .nranks = job->nranks,
                                  .nthreads = job->nthreads,
                                  .copies = job_copies(job),

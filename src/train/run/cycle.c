@@ -268,17 +268,20 @@ static int compute(struct cycle *c, struct fsdpck_error *err)
 {
     const struct compute_hook hook = gather_hook(c->rank->gather);
     size_t n = 0;
-    for (size_t i = 0; i < c->n; i++) {
+    int rc = 0;
+    for (size_t i = 0; i < c->n && !rc; i++) {
         struct tenant *t = &c->tenants[i];
         const struct micro_batch *micro = t->joins ? micro_of(t) : NULL;
         if (!micro)
             continue;
-        rank_fill(t->rank, t->rank->job->data, &t->plan, micro);
+        rc = rank_fill(t->rank, t->rank->job->data, &t->plan, micro, err);
         c->computes[n++] = t->rank->compute;
     }
+    if (rc)
+        return rc;
     gather_begin(c->rank->gather, c->changed, true);
     c->changed = false;
-    int rc = n ? compute_micros(c->computes, n, &hook, c->losses, err) : compute_skip(c->rank->compute, &hook, err);
+    rc = n ? compute_micros(c->computes, n, &hook, c->losses, err) : compute_skip(c->rank->compute, &hook, err);
     n = 0;
     for (size_t i = 0; i < c->n && !rc; i++)
         if (c->tenants[i].joins && micro_of(&c->tenants[i]))

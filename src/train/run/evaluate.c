@@ -16,8 +16,9 @@ static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, d
     int rc;
     gather_begin(r->gather, wave == 0, false);
     if (mine < plan->nmicros) {
-        rank_fill(r, r->job->eval, plan, &plan->micros[mine]);
-        rc = compute_loss(r->compute, &hook, &part, err);
+        rc = rank_fill(r, r->job->eval, plan, &plan->micros[mine], err);
+        if (!rc)
+            rc = compute_loss(r->compute, &hook, &part, err);
     } else {
         rc = compute_loss_skip(r->compute, &hook, err);
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "config/policy_keys.h"
+#include "image/prepare.h"
 #include "model/wrap.h"
 #include "rank/device.h"
 #include "rank/files.h"
@@ -44,6 +45,75 @@ static struct fsdpck_options for_data(const struct job *job)
     return opt;
 }
 
+static void prepared(void *ctx, uint64_t done, uint64_t total)
+{
+    const struct train_options *opt = ctx;
+    opt->phase(opt->ctx, TRAIN_ENCODING, done, total);
+}
+
+/* Latents and embeddings are computed by this process, before there are ranks. */
+static int open_pictures(struct job *job, const char *from, struct data **out, struct fsdpck_error *err)
+{
+    const unsigned nranks = job->opt->launched_nranks ? 1 : job->nranks;
+    const struct prepare p = { .config = job->config,
+                               .fs = job->fs,
+                               .nthreads = job->nthreads * nranks,
+                               .pictures = from,
+                               .on_paper = job->opt->on_paper,
+                               .progress = job->opt->phase ? prepared : NULL,
+                               .stop = job->opt->stop,
+                               .ctx = (void *)job->opt };
+    struct picture_set set;
+    int rc = image_prepare(&p, &set, err);
+    if (!rc)
+        rc = data_open_pictures(job->config, &set, out, err);
+    picture_set_free(&set);
+    return rc;
+}
+
+static int refuse_key(const char *key, const char *why, struct fsdpck_error *err)
+{
+    return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "key '%s': %s", key, why);
+}
+
+/* What is not done for pictures yet is refused. */
+static int check_pictures(const struct job *job, struct fsdpck_error *err)
+{
+    const struct train_config *c = job->config;
+    const struct model *m = &job->model;
+    if (m->family)
+        return c->pipeline ? refuse_key("model", "the pipeline's transformer is no FLUX.2", err) : 0;
+    if (!c->pipeline)
+        return refuse_key("model", "the folder of the whole pipeline is wanted, not that of its transformer", err);
+    if (m->flux2.guided)
+        return refuse_key("model", "a transformer that is guided (FLUX.2 [dev]) is not trained yet", err);
+    if (!c->lora.enabled || c->lora.nmodules_to_save || c->lora.use_dora)
+        return refuse_key("lora", "pictures are trained on with adapters, without modules_to_save and DoRA", err);
+    if (c->data.plan || c->data.nfiles > 1 || c->data.neval_files > 1 || c->data.files[0].weight != 1)
+        return refuse_key("data", "pictures come from one folder or file, without weights and without data.plan", err);
+    if (c->fsdp.npolicy)
+        return refuse_key("fsdp.policy", "groups of a FLUX.2 transformer have one policy", err);
+    if (json_array_size(c->sample.prompts))
+        return refuse_key("sample.prompts", "pictures are drawn by fsdptrain sample, not while training yet", err);
+    if (job_has_device_memory(job))
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "pictures are trained on by the CPU only");
+    return 0;
+}
+
+/* The gradients of what comes before the first block are not computed. */
+static int check_adapters(const struct job *job, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    for (size_t i = 0; i < l->nparams && !job->model.family; i++)
+        if (l->params[i].trainable && (l->params[i].group == 0 ||
+                                       (l->params[i].group == l->ngroups - 1 && strstr(l->params[i].name, "norm_out"))))
+            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                    "key 'lora.target_modules': '%s': of a FLUX.2 transformer, modules in blocks and "
+                                    "proj_out are trained",
+                                    l->params[i].name);
+    return 0;
+}
+
 /* Reads, truncates and packs data.eval as data.train. */
 static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt,
                      struct fsdpck_error *err)
@@ -51,6 +121,8 @@ static int open_eval(struct job *job, const struct train_config *dated, const st
     struct train_config config = *dated;
     if (!config.data.eval)
         return 0;
+    if (config.pipeline)
+        return open_pictures(job, config.data.eval, &job->eval, err);
     config.data.train = config.data.eval;
     config.data.files = config.data.eval_files;
     config.data.nfiles = config.data.neval_files;
@@ -250,13 +322,16 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = model_read(config->model, &job.fs, &job.model, err);
     if (!rc)
-        rc = model_check_decoder(&job.model, config->model, err);
+        rc = check_pictures(&job, err);
+    job.model.flux2.ntext = (int64_t)config->image.max_sequence_length;
     if (!rc)
         rc = wrap_check(config, &job.model, err);
     if (!rc)
         rc = sources_packed(&job, &job.packed, err);
     if (!rc)
         rc = lay_out(&job, err);
+    if (!rc)
+        rc = check_adapters(&job, err);
     if (!rc)
         rc = config->automatic & TRAIN_AUTO_STRATEGY ? 0 : policy_check(config, &job.layout, err);
     if (!rc && config->lora.init_adapter)
@@ -267,7 +342,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = date_choose(config, opt, job.date, err);
     dated.data.date = job.date;
     if (!rc)
-        rc = data_open(&dated, job.model.nvocab, &data_opt, &job.data, err);
+        rc = config->pipeline ? open_pictures(&job, config->data.train, &job.data, err)
+                              : data_open(&dated, job.model.nvocab, &data_opt, &job.data, err);
     if (!rc)
         rc = open_eval(&job, &dated, &data_opt, err);
     if (!rc)

@@ -30,8 +30,28 @@ static const char *when(const struct job *job, const struct param *first, const 
     return p->keeps && job_keeps(job, linked) ? "forward; backward from parts" : "forward and backward";
 }
 
+/* Of FLUX.2. Blocks of both kinds in one row have names of both. */
+static void name_of_pictures(const struct layout *l, uint32_t first, uint32_t last, char name[64])
+{
+    const uint32_t ndouble = (uint32_t)l->flux2->ndouble;
+    const char *kind = first <= ndouble ? "transformer_blocks" : "single_transformer_blocks";
+    const uint32_t before = first <= ndouble ? 1 : ndouble + 1;
+    if (layout_is_end(l, first))
+        snprintf(name, 64, "%s", first == 0 ? "embedders, modulations" : "norm_out, proj_out");
+    else if (first <= ndouble && last > ndouble)
+        snprintf(name, 64, "transformer_blocks, single_transformer_blocks");
+    else if (first == last)
+        snprintf(name, 64, "%s.%u", kind, first - before);
+    else
+        snprintf(name, 64, "%s.%u-%u", kind, first - before, last - before);
+}
+
 void plan_groups_name(const struct layout *l, uint32_t first, uint32_t last, char name[64])
 {
+    if (l->flux2) {
+        name_of_pictures(l, first, last, name);
+        return;
+    }
     const char *end = first == 0 ? "model.embed_tokens" : layout_is_tied(l) ? "model.norm" : "model.norm, lm_head";
     if (layout_is_end(l, first))
         snprintf(name, 64, "%s", end);

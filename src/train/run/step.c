@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "comm/reducer.h"
+#include "data/data_pictures.h"
 #include "rank/gather.h"
 #include "rank/grad_file.h"
 #include "run/optimize.h"
@@ -23,9 +24,29 @@ void step_fill(struct batch *b, const struct data *data, const struct step_plan 
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
-void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro)
+static int fill_picture(struct rank *r, const struct data *data, const struct step_plan *plan,
+                        const struct micro_batch *micro, struct fsdpck_error *err)
 {
+    struct batch *b = &r->compute->batch;
+    struct picture *p = &b->picture;
+    struct picture_sample s = { .latents = p->latents, .noise = p->noise, .text = p->text };
+    int rc = data_fill_picture(data, micro, r->job->config, data == r->job->eval ? UINT64_MAX : r->step, &s, err);
+    p->height = s.height;
+    p->width = s.width;
+    p->sigma = s.sigma;
+    p->weight = s.weight;
+    *b->rng_offset = (struct kern_rng_offset){ .token0 = micro->token0, .step = (uint32_t)r->step };
+    b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
+    return rc;
+}
+
+int rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro,
+              struct fsdpck_error *err)
+{
+    if (data_has_pictures(data))
+        return fill_picture(r, data, plan, micro, err);
     step_fill(&r->compute->batch, data, plan, micro, r->step);
+    return 0;
 }
 
 size_t step_npackets(const struct step_plan *plan, size_t per)
@@ -151,8 +172,9 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
         hook_context.last = turn + 1 == packet.nturns;
         gather_begin(r->gather, first_of_step && turn == 0, true);
         if (packet.first + turn < packet.end) {
-            rank_fill(r, r->job->data, plan, &plan->micros[packet.first + turn]);
-            rc = compute_micro(r->compute, &hook, &part, err);
+            rc = rank_fill(r, r->job->data, plan, &plan->micros[packet.first + turn], err);
+            if (!rc)
+                rc = compute_micro(r->compute, &hook, &part, err);
             *loss += part;
         } else {
             rc = compute_skip(r->compute, &hook, err);

@@ -23,7 +23,8 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
  * r->compute; rank_fold() adds the ranks' parts to *sum in global order. */
 void step_fill(struct batch *b, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro,
                uint64_t step);
-void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro);
+int rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro,
+              struct fsdpck_error *err);
 int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err);
 /* The same, where the rank has part `number` of the sum; a number beyond nparts: none. */
 int rank_fold_part(struct rank *r, uint32_t number, double mine, uint32_t nparts, double *sum,

@@ -64,6 +64,8 @@ static int check(const struct train_config *first, const struct train_options *o
         return REFUSE("key 'tenants' has %zu; a run takes at most %d", n, TENANTS_MOST);
     if (on_device && opt->on_paper)
         return REFUSE("key 'tenants': tenants are planned for the CPU only (--device cpu)");
+    if (first->pipeline)
+        return REFUSE("key 'tenants': adapters of a model that makes pictures are trained one at a time");
     if (opt->elastic_nranks || opt->keeper)
         return REFUSE("key 'tenants': a run with tenants ends if ranks are lost; without --elastic it goes on from the "
                       "checkpoints when it is started again");

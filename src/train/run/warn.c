@@ -43,6 +43,8 @@ static uint64_t npositions(const struct model *m)
 static void warn_about_positions(const struct job *job)
 {
     struct train_data_facts facts;
+    if (!job->model.family)
+        return;
     uint64_t n = npositions(&job->model), seq_len = job->config->data.seq_len;
     data_describe(job->data, &facts);
     if (facts.longest_ntok > n)

@@ -43,8 +43,20 @@ static uint64_t scales_of(const struct layout *l)
     return digest;
 }
 
+/* Of a transformer that makes pictures. */
+static uint64_t flux2_of(const struct model *m)
+{
+    const struct flux2 *f = &m->flux2;
+    const int64_t sizes[] = { m->hidden,     m->inner,   m->nhead,   m->head_dim, f->ndouble, f->nsingle, f->nchannel,
+                              f->text_width, f->axes[0], f->axes[1], f->axes[2],  f->axes[3], f->guided,  f->ntext };
+    const double numbers[] = { m->eps, f->theta };
+    return XXH3_64bits_withSeed(numbers, sizeof numbers, XXH3_64bits(sizes, sizeof sizes));
+}
+
 static uint64_t model_of(const struct model *m)
 {
+    if (!m->family)
+        return flux2_of(m);
     const int64_t sizes[] = { m->nvocab,   m->hidden, m->inner,    m->nlayer, m->nhead,    m->nkv,
                               m->head_dim, m->tied,   m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
     const double numbers[] = { m->eps,

@@ -125,8 +125,16 @@ struct train_policy {
         backward_prefetch;
 };
 
+/* How a picture's time is drawn: evenly; as the sigmoid of a normal number; the same, shifted to more noise for large
+ * pictures. How its loss is weighted: not at all; by 1/sigma²; by 2/(π(1 - 2·sigma + 2·sigma²)). */
+enum train_timestep { TRAIN_TIMESTEP_UNIFORM, TRAIN_TIMESTEP_LOGIT_NORMAL, TRAIN_TIMESTEP_SHIFT };
+enum train_weighting { TRAIN_WEIGHTING_NONE, TRAIN_WEIGHTING_SIGMA_SQRT, TRAIN_WEIGHTING_COSMAP };
+
 struct train_config {
     const char *model, *output_dir;
+    const char *pipeline; /* of a model that makes pictures: the folder of the pipeline, whose transformer is `model`;
+                             else NULL */
+    char *transformer;    /* owned: that folder */
     uint64_t seed;
     struct {
         const char *train;                   /* the first of the files */
@@ -145,6 +153,13 @@ struct train_config {
         uint64_t seq_len;
         bool packing;
     } data;
+    struct {
+        uint64_t resolution, max_sequence_length;
+        const char *caption_ext, *trigger_word; /* trigger_word: NULL: none */
+        double caption_dropout_rate;
+        enum train_timestep timestep;
+        enum train_weighting weighting;
+    } image;
     struct train_lora_config lora;
     struct {
         uint64_t max_steps, eval_steps; /* eval_steps 0: evaluates data.eval at the end only */
@@ -237,6 +252,8 @@ struct train_job_size {
 FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size,
                                   void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
+/* Sets `model` to a folder (borrowed), or to the transformer of a pipeline's. */
+FSDPCK_API int train_config_set_model(struct train_config *config, const char *folder, struct fsdpck_error *err);
 
 /* A key of CONFIG.json, from the table that the parser uses: for manual pages and completions. */
 struct train_config_key {

@@ -47,6 +47,7 @@ struct train_result;
 /* Phases of a start, before the first step has ended. The comments name the unit of progress. */
 enum train_phase {
     TRAIN_TOKENIZING, /* bytes of text */
+    TRAIN_ENCODING,   /* texts, then pictures */
     TRAIN_LOADING,    /* bytes of weights: the rows of rank 0, as stored in files */
     TRAIN_FIRST_STEP  /* groups of parameters passed, forward and backward */
 };

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/picture_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fsdpck/dtype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { VERSION = 1 };
+
+struct head {
+    char magic[8];
+    uint32_t version, rounded;
+    int64_t nrow, ncol;
+    uint64_t id, content; /* XXH3 of what follows */
+};
+
+static const char magic[8] = "fsdppic";
+
+static int make_folder(const char *path, struct fsdpck_error *err)
+{
+    return mkdir(path, 0777) && errno != EEXIST ? fsdpck_error_sys(err, errno, path, "mkdir") : 0;
+}
+
+int picture_cache_open(const char *output_dir, struct picture_cache *out, struct fsdpck_error *err)
+{
+    char *path = out->folder;
+    int rc = 0;
+    if (snprintf(path, sizeof out->folder, "%s/cache", output_dir) >= (int)sizeof out->folder - 64)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, output_dir, "the path is too long");
+    for (char *slash = path + 1; !rc && (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        rc = make_folder(path, err);
+        *slash = '/';
+    }
+    return rc ? rc : make_folder(path, err);
+}
+
+static void path_of(const struct picture_cache *c, const struct picture_matrix *m, char path[4200])
+{
+    snprintf(path, 4200, "%s/picture-%016llx.bin", c->folder, (unsigned long long)m->id);
+}
+
+static size_t nbytes_of(const struct picture_matrix *m)
+{
+    return (size_t)(m->nrow * m->ncol) * (m->rounded ? 2 : 4);
+}
+
+static struct head head_of(const struct picture_matrix *m, const void *data)
+{
+    struct head h = { .version = VERSION, .rounded = m->rounded, .nrow = m->nrow, .ncol = m->ncol, .id = m->id };
+    memcpy(h.magic, magic, sizeof magic);
+    h.content = XXH3_64bits(data, nbytes_of(m));
+    return h;
+}
+
+static int write_all(FILE *f, const struct head *h, const void *data, size_t nbytes)
+{
+    return fwrite(h, sizeof *h, 1, f) != 1 || fwrite(data, 1, nbytes, f) != nbytes || fflush(f) || fsync(fileno(f));
+}
+
+static int write_file(const char *path, const struct head *h, const void *data, size_t nbytes, struct fsdpck_error *err)
+{
+    char temporary[4300];
+    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
+    FILE *f = fopen(temporary, "we");
+    if (!f)
+        return fsdpck_error_sys(err, errno, temporary, "create");
+    int rc = write_all(f, h, data, nbytes) ? fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write") : 0;
+    if (fclose(f) && !rc)
+        rc = fsdpck_error_sys(err, errno, temporary, "close");
+    if (!rc && rename(temporary, path))
+        rc = fsdpck_error_sys(err, errno, path, "rename");
+    if (rc)
+        unlink(temporary);
+    return rc;
+}
+
+int picture_cache_put(const struct picture_cache *c, const struct picture_matrix *m, const float *data,
+                      struct fsdpck_error *err)
+{
+    char path[4200];
+    void *stored = malloc(nbytes_of(m) + 1);
+    if (!stored)
+        return fsdpck_error_nomem(err, nbytes_of(m));
+    fsdpck_dtype_cast(FSDPCK_FLOAT32, data, m->rounded ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32, stored,
+                      (uint64_t)(m->nrow * m->ncol));
+    const struct head h = head_of(m, stored);
+    path_of(c, m, path);
+    int rc = write_file(path, &h, stored, nbytes_of(m), err);
+    free(stored);
+    return rc;
+}
+
+/* *stored: owned. */
+static int read_file(const char *path, const struct picture_matrix *m, void **stored, struct fsdpck_error *err)
+{
+    const size_t nbytes = nbytes_of(m);
+    struct head h;
+    *stored = malloc(nbytes + 1);
+    FILE *f = *stored ? fopen(path, "re") : NULL;
+    if (!f)
+        return *stored ? fsdpck_error_sys(err, errno, path, "open") : fsdpck_error_nomem(err, nbytes);
+    const bool read = fread(&h, sizeof h, 1, f) == 1 && fread(*stored, 1, nbytes, f) == nbytes && fgetc(f) == EOF;
+    fclose(f);
+    if (read) {
+        const struct head want = head_of(m, *stored);
+        if (memcmp(&h, &want, sizeof h) == 0)
+            return 0;
+    }
+    fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, path, "it is damaged, or of another shape");
+    fsdpck_error_hint(err, "remove it: it is made again");
+    return err ? err->code : FSDPCK_ERR_DAMAGED;
+}
+
+bool picture_cache_has(const struct picture_cache *c, const struct picture_matrix *m)
+{
+    struct fsdpck_error ignored = { 0 };
+    char path[4200];
+    void *stored;
+    path_of(c, m, path);
+    int rc = read_file(path, m, &stored, &ignored);
+    free(stored);
+    return rc == 0;
+}
+
+int picture_cache_get(const struct picture_cache *c, const struct picture_matrix *m, float *data,
+                      struct fsdpck_error *err)
+{
+    char path[4200];
+    void *stored;
+    path_of(c, m, path);
+    int rc = read_file(path, m, &stored, err);
+    if (!rc)
+        fsdpck_dtype_cast(m->rounded ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32, stored, FSDPCK_FLOAT32, data,
+                          (uint64_t)(m->nrow * m->ncol));
+    free(stored);
+    return rc;
+}
