@@ -3,7 +3,7 @@
 """A pipeline that makes pictures: sampled, the same picture for any number of threads; trained, the same adapter for
 any number of ranks; its cache; and what is refused, and how.
 
-usage: pictures.py FSDPTRAIN GOLDENS [--quick]
+usage: pictures.py FSDPTRAIN GOLDENS [--fsdpck FSDPCK] [--quick]
 
 GOLDENS/flux2/adapter is one for the pipeline in fixtures/tiny-flux2; test_flux2.c holds its numbers against diffusers'.
 Prints a line for each check and "N passed, N failed"."""
@@ -393,6 +393,10 @@ def not_trained(folder):
                 "plan": "plan.json"
             }
     }, "data.plan"), ({
+            "fsdp": {
+                "sharding_strategy": "auto"
+            }
+    }, '("auto")'), ({
             "data": {
                 "train": str(broken)
             }
@@ -420,8 +424,58 @@ def not_trained(folder):
     need(json.loads(done.stdout)["parameters_trained"] == 9472 and not (folder / "planned").exists(), done.stdout)
 
 
+def skipped(folder):
+    """A picture that cannot be read is left out, if that is asked for; what is not used of others is said."""
+    want = started_anew(folder)
+    shutil.rmtree(folder / "run")
+    data = folder / "data"
+    shutil.copytree(MODEL.parent / "pictures", data)
+    (data / "a.png").write_bytes((data / "wide.png").read_bytes()[:500])
+    (data / "b.webp").write_bytes(b"RIFF\x08\0\0\0WEBPVP8 ")
+    (data / "a.txt").write_text("no picture")
+    done = train(config_of(folder, data={"train": str(data), "on_bad_line": "skip"}))
+    need("2 pictures left out" in done.stderr and result(folder) == want, done.stderr)
+    done = train(config_of(folder, data={"train": str(data)}), code=3)
+    need("b.webp" in done.stderr, done.stderr)  # its size cannot be read either: found before a.png is decoded
+
+
+def quantized(folder, fsdpck):
+    """A base that stays quantized trains as the one that is dequantized."""
+    for form in ("fp8-block", "nf4"):
+        bits = []
+        pipeline = folder / form
+        shutil.copytree(MODEL, pipeline)
+        shutil.rmtree(pipeline / "transformer")
+        for command in (["export", MODEL / "transformer", folder / "codes", "--quantize", form,
+                         "--force"], ["export", folder / "codes", pipeline / "transformer", "--dequantize", "bf16"]):
+            subprocess.run([fsdpck, *command], check=True, capture_output=True)
+        shutil.copy(MODEL / "transformer/config.json", pipeline / "transformer")
+        for model, base in ((MODEL, form), (pipeline, "bf16")):
+            bits.append(started_anew(folder, "--ranks", 2, model=str(model), dtype={"param": "bf16", "base": base}))
+        need(bits[0] == bits[1], form)
+
+
+def dropped(folder):
+    """Dropout's masks depend on the picture's place in the run, not on ranks or on what is computed anew."""
+    want = started_anew(folder, lora={"lora_dropout": 0.3, "use_rslora": True, "rank_pattern": {"to_q": 2}})
+    need(want[1] != started_anew(folder)[1])
+    need(want == started_anew(folder,
+                              "--ranks",
+                              3,
+                              "--gather",
+                              "copy",
+                              fsdp={"activation_checkpointing": "block"},
+                              lora={
+                                  "lora_dropout": 0.3,
+                                  "use_rslora": True,
+                                  "rank_pattern": {
+                                      "to_q": 2
+                                  }
+                              }))
+
+
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, not_trained)
+          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, quantized, dropped, not_trained)
 
 
 def main():
@@ -429,6 +483,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
+    parser.add_argument("--fsdpck")
     parser.add_argument("--quick", action="store_true", help="three of the checks only")
     args = parser.parse_args()
     FLUX2 = args.goldens / "flux2"
@@ -436,7 +491,7 @@ def main():
     for check in (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                check(pathlib.Path(folder))
+                check(pathlib.Path(folder), *([args.fsdpck] if check is quantized else []))
                 npassed += 1
                 print(f"ok   {check.__name__.replace('_', ' ')}", flush=True)
             except Exception:

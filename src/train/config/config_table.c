@@ -113,9 +113,8 @@ const struct config_key config_keys[] = {
       .offset = AT(data.on_bad_line),
       .default_value.text = "stop",
       .choices = "stop|skip",
-      .idle = idle_with_pictures,
-      .doc = "Handling of a line that cannot be read. With stop, the run ends and names the line. With skip, the "
-             "line is skipped and the count is reported." },
+      .doc = "Handling of a line, or a picture, that cannot be read. With stop, the run ends and names it. With skip, "
+             "it is skipped and the count is reported." },
     { .name = "data.too_long",
       .type = KEY_CHOICE,
       .offset = AT(data.too_long),

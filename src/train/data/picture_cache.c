@@ -67,10 +67,16 @@ static int write_all(FILE *f, const struct head *h, const void *data, size_t nby
 static int write_file(const char *path, const struct head *h, const void *data, size_t nbytes, struct fsdpck_error *err)
 {
     char temporary[4300];
-    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
-    FILE *f = fopen(temporary, "we");
-    if (!f)
-        return fsdpck_error_sys(err, errno, temporary, "create");
+    snprintf(temporary, sizeof temporary, "%s.tmp-XXXXXX", path);
+    const int fd = mkostemp(temporary, O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f) {
+        fsdpck_error_sys(err, errno, temporary, "create");
+        if (fd >= 0)
+            close(fd);
+        return err ? err->code : FSDPCK_ERR_IO;
+    }
+    fchmod(fd, 0644);
     int rc = write_all(f, h, data, nbytes) ? fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write") : 0;
     if (fclose(f) && !rc)
         rc = fsdpck_error_sys(err, errno, temporary, "close");

@@ -3,6 +3,7 @@
  * bytes of the picture, its bucket, and the autoencoder. One process computes, whatever the number of ranks. */
 #include "image/prepare.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -23,6 +24,7 @@ struct work {
     struct bucket *buckets;   /* (n) */
     uint64_t of_text, of_vae; /* hashes of the parts */
     uint64_t done;
+    uint64_t nbad, nprofile, nalpha; /* pictures left out; with a profile; with transparency, of those read now */
 };
 
 static bool is_rounded(const struct work *w)
@@ -73,6 +75,38 @@ static int hash_part(const struct work *w, const char *part, uint64_t *out, stru
     return rc;
 }
 
+/* Adds the bytes of a file of the pipeline, if it is there. */
+static int hash_file(const struct work *w, const char *name, uint64_t *hash, struct fsdpck_error *err)
+{
+    struct fsdpck_error why = { 0 };
+    char path[PIPELINE_PATH], *data;
+    size_t nbytes;
+    int rc = pipeline_part(&w->pipeline, name, path, err);
+    if (rc)
+        return rc;
+    rc = text_file_read(path, 1 << 28, &data, &nbytes, &why);
+    if (rc == FSDPCK_ERR_MISSING)
+        return 0;
+    if (rc)
+        return fsdpck_error_set(err, rc, path, "%s", why.message);
+    *hash = XXH3_64bits_withSeed(data, nbytes, *hash);
+    free(data);
+    return 0;
+}
+
+static int hash_parts(struct work *w, struct fsdpck_error *err)
+{
+    static const char *const of_text[] = { "text_encoder/config.json", "tokenizer/tokenizer.json",
+                                           "tokenizer/tokenizer_config.json", "tokenizer/special_tokens_map.json",
+                                           "tokenizer/chat_template.jinja" };
+    int rc = hash_part(w, "text_encoder", &w->of_text, err);
+    if (!rc)
+        rc = hash_part(w, "vae", &w->of_vae, err);
+    for (size_t i = 0; i < sizeof of_text / sizeof of_text[0] && !rc; i++)
+        rc = hash_file(w, of_text[i], &w->of_text, err);
+    return rc ? rc : hash_file(w, "vae/config.json", &w->of_vae, err);
+}
+
 static uint64_t name_text(const struct work *w, const char *text)
 {
     const uint64_t parts[] = { XXH3_64bits(text, strlen(text)), w->of_text, (uint64_t)w->set->ntext, is_rounded(w), 1 };
@@ -94,6 +128,44 @@ static int name_latents(const struct work *w, size_t i, uint64_t *out, struct fs
     return 0;
 }
 
+/* True if a picture that cannot be read is to be left out; the error is taken back then. */
+static bool leaves_out(struct work *w, int rc, struct fsdpck_error *err)
+{
+    const bool of_picture = rc == FSDPCK_ERR_FORMAT || rc == FSDPCK_ERR_UNSUPPORTED || rc == FSDPCK_ERR_LIMIT;
+    if (!of_picture || w->p->config->data.on_bad_line != TRAIN_BAD_LINE_SKIP)
+        return false;
+    *err = (struct fsdpck_error){ 0 };
+    w->nbad++;
+    return true;
+}
+
+/* Takes picture i out of all lists. */
+static void leave_out(struct work *w, size_t i)
+{
+    struct listing *l = &w->listing;
+    const struct listed gone = l->items[i];
+    memmove(&l->items[i], &l->items[i + 1], (l->n - i - 1) * sizeof *l->items);
+    memmove(&w->buckets[i], &w->buckets[i + 1], (l->n - i - 1) * sizeof *w->buckets);
+    memmove(&w->set->entries[i], &w->set->entries[i + 1], (l->n - i - 1) * sizeof *w->set->entries);
+    w->set->n = --l->n;
+    free(gone.path);
+    free(gone.caption);
+}
+
+static int list_one(struct work *w, size_t i, struct fsdpck_error *err)
+{
+    struct picture_entry *e = &w->set->entries[i];
+    int64_t height, width;
+    int rc = picture_size(w->listing.items[i].path, &height, &width, err);
+    if (rc)
+        return rc;
+    w->buckets[i] = bucket_of(height, width, (int64_t)w->p->config->image.resolution, 16);
+    e->height = w->buckets[i].height / 16;
+    e->width = w->buckets[i].width / 16;
+    e->text = name_text(w, w->listing.items[i].caption);
+    return name_latents(w, i, &e->latents, err);
+}
+
 /* Sizes of all pictures, and their names in the cache. */
 static int list_all(struct work *w, struct fsdpck_error *err)
 {
@@ -106,16 +178,14 @@ static int list_all(struct work *w, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, w->listing.n * sizeof *s->entries);
     s->n = w->listing.n;
     s->no_text = name_text(w, c->image.trigger_word ? c->image.trigger_word : "");
-    for (size_t i = 0; i < s->n && !rc; i++) {
-        int64_t height, width;
-        rc = picture_size(w->listing.items[i].path, &height, &width, err);
-        if (rc)
-            break;
-        w->buckets[i] = bucket_of(height, width, (int64_t)c->image.resolution, 16);
-        s->entries[i].height = w->buckets[i].height / 16;
-        s->entries[i].width = w->buckets[i].width / 16;
-        s->entries[i].text = name_text(w, w->listing.items[i].caption);
-        rc = name_latents(w, i, &s->entries[i].latents, err);
+    for (size_t i = 0; i < s->n && !rc;) {
+        rc = list_one(w, i, err);
+        if (rc && leaves_out(w, rc, err)) {
+            leave_out(w, i);
+            rc = 0;
+        } else {
+            i++;
+        }
     }
     return rc;
 }
@@ -193,7 +263,7 @@ static void encoder_close(struct encoder *e)
     kern_pool_free(e->pool);
 }
 
-static int encode(const struct work *w, const struct encoder *e, size_t i, const struct picture_matrix *m,
+static int encode(struct work *w, const struct encoder *e, size_t i, const struct picture_matrix *m,
                   struct fsdpck_error *err)
 {
     const struct bucket *b = &w->buckets[i];
@@ -203,6 +273,8 @@ static int encode(const struct work *w, const struct encoder *e, size_t i, const
     int rc = latents ? picture_read(w->listing.items[i].path, &p, &notes, err)
                      : fsdpck_error_nomem(err, (size_t)(m->nrow * m->ncol) * sizeof *latents);
     if (!rc) {
+        w->nprofile += notes.profile;
+        w->nalpha += notes.alpha;
         rc = pixels_resize(&p, b->scaled_height, b->scaled_width, &fitted, err);
         pixels_free(&p);
     }
@@ -221,7 +293,7 @@ static int put_latents(struct work *w, struct fsdpck_error *err)
 {
     struct encoder e = { 0 };
     int rc = 0;
-    for (size_t i = 0; i < w->set->n && !rc; i++) {
+    for (size_t i = 0; i < w->set->n && !rc;) {
         const struct picture_entry *entry = &w->set->entries[i];
         const struct picture_matrix m = { entry->latents, entry->height * entry->width, w->set->nchannel, false };
         if (!picture_cache_has(&w->set->cache, &m)) {
@@ -230,11 +302,36 @@ static int put_latents(struct work *w, struct fsdpck_error *err)
                 rc = encode(w, &e, i, &m, err);
         }
         w->done++;
+        if (rc && leaves_out(w, rc, err)) {
+            leave_out(w, i);
+            rc = 0;
+        } else {
+            i++;
+        }
         if (!rc)
             rc = tell(w, err);
     }
     encoder_close(&e);
     return rc;
+}
+
+static void note(const struct work *w, uint64_t n, const char *what)
+{
+    char line[400];
+    if (!n || !w->p->fs.note)
+        return;
+    snprintf(line, sizeof line, "%.200s: %llu picture%s %s", w->p->pictures, (unsigned long long)n, fsdpck_plural(n),
+             what);
+    w->p->fs.note(w->p->fs.ctx, line);
+}
+
+/* Of the pictures that were read now; those in the cache were told of before. */
+static int report(const struct work *w, struct fsdpck_error *err)
+{
+    note(w, w->nbad, "left out, for they cannot be read (data.on_bad_line)");
+    note(w, w->nprofile, "with an ICC profile: colours are taken for sRGB");
+    note(w, w->nalpha, "with transparency, which is put on white");
+    return w->set->n ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, w->p->pictures, "no picture of it can be read");
 }
 
 static int read_widths(struct work *w, struct fsdpck_error *err)
@@ -259,9 +356,7 @@ int image_prepare(const struct prepare *p, struct picture_set *out, struct fsdpc
     if (!rc)
         rc = listing_read(p->pictures, p->config, &w.listing, err);
     if (!rc)
-        rc = hash_part(&w, "text_encoder", &w.of_text, err);
-    if (!rc)
-        rc = hash_part(&w, "vae", &w.of_vae, err);
+        rc = hash_parts(&w, err);
     if (!rc)
         rc = list_all(&w, err);
     if (!rc && !p->on_paper)
@@ -270,6 +365,8 @@ int image_prepare(const struct prepare *p, struct picture_set *out, struct fsdpc
         rc = put_texts(&w, err);
     if (!rc && !p->on_paper)
         rc = put_latents(&w, err);
+    if (!rc)
+        rc = report(&w, err);
     listing_free(&w.listing);
     free(w.buckets);
     return rc;

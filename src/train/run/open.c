@@ -93,6 +93,9 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
         return refuse_key("data", "pictures come from one folder or file, without weights and without data.plan", err);
     if (c->fsdp.npolicy)
         return refuse_key("fsdp.policy", "groups of a FLUX.2 transformer have one policy", err);
+    if (c->automatic)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                "no key is chosen (\"auto\") for a run on pictures yet: give values");
     if (json_array_size(c->sample.prompts))
         return refuse_key("sample.prompts", "pictures are drawn by fsdptrain sample, not while training yet", err);
     if (job_has_device_memory(job))
