@@ -135,6 +135,130 @@ def check_comfy(tool, how, work):
         check_flat(model, native, "diffusion_model.", ".", ".lora_A.weight", ".lora_B.weight")[0]
 
 
+FLUX2_SHAPE = dict(patch_size=1, in_channels=8, num_layers=2, num_single_layers=2, attention_head_dim=16,
+                   num_attention_heads=2, joint_attention_dim=24, timestep_guidance_channels=32, mlp_ratio=3.0,
+                   axes_dims_rope=(4, 4, 4, 4), guidance_embeds=True)
+# Layers of Black Forest Labs' files, by those of diffusers that they are made of.
+FLUX2_BLOCKS = {
+    "double_blocks.N.img_attn.qkv": ["transformer_blocks.N.attn.to_q", "transformer_blocks.N.attn.to_k",
+                                     "transformer_blocks.N.attn.to_v"],
+    "double_blocks.N.txt_attn.qkv": ["transformer_blocks.N.attn.add_q_proj", "transformer_blocks.N.attn.add_k_proj",
+                                     "transformer_blocks.N.attn.add_v_proj"],
+    "double_blocks.N.img_attn.proj": ["transformer_blocks.N.attn.to_out.0"],
+    "double_blocks.N.txt_attn.proj": ["transformer_blocks.N.attn.to_add_out"],
+    "double_blocks.N.img_mlp.0": ["transformer_blocks.N.ff.linear_in"],
+    "double_blocks.N.img_mlp.2": ["transformer_blocks.N.ff.linear_out"],
+    "double_blocks.N.txt_mlp.0": ["transformer_blocks.N.ff_context.linear_in"],
+    "double_blocks.N.txt_mlp.2": ["transformer_blocks.N.ff_context.linear_out"],
+    "single_blocks.N.linear1": ["single_transformer_blocks.N.attn.to_qkv_mlp_proj"],
+    "single_blocks.N.linear2": ["single_transformer_blocks.N.attn.to_out"],
+}
+FLUX2_OUTSIDE = {
+    "img_in": ["x_embedder"], "txt_in": ["context_embedder"], "final_layer.linear": ["proj_out"],
+    "final_layer.adaLN_modulation.1": ["norm_out.linear"],
+    "time_in.in_layer": ["time_guidance_embed.timestep_embedder.linear_1"],
+    "time_in.out_layer": ["time_guidance_embed.timestep_embedder.linear_2"],
+    "guidance_in.in_layer": ["time_guidance_embed.guidance_embedder.linear_1"],
+    "guidance_in.out_layer": ["time_guidance_embed.guidance_embedder.linear_2"],
+    **{f"{m}.lin": [f"{m}.linear"] for m in ("double_stream_modulation_img", "double_stream_modulation_txt",
+                                              "single_stream_modulation")},
+}
+FLUX2_HOW = {
+    "all layers": dict(lora_alpha=10, target_modules="all-linear"),
+    "rslora": dict(lora_alpha=3, use_rslora=True,
+                   target_modules=["to_q", "to_k", "to_v", "to_out.0", "to_qkv_mlp_proj"]),
+    "parts of an attention": dict(lora_alpha=4, target_modules=["to_q", "to_v", "add_k_proj", "linear_in"]),
+    "ranks and alphas": dict(lora_alpha=6, target_modules=["to_q", "to_k", "to_v", "to_qkv_mlp_proj"],
+                             rank_pattern={"to_k": 2, "to_v": 7}, alpha_pattern={"to_v": 3}),
+}
+
+
+def new_flux2():
+    from diffusers import Flux2Transformer2DModel
+    torch.manual_seed(0)
+    return Flux2Transformer2DModel(**FLUX2_SHAPE).eval()
+
+
+def flux2_output(model):
+    g = torch.Generator().manual_seed(2)
+    x = dict(hidden_states=torch.randn(1, 16, 8, generator=g), encoder_hidden_states=torch.randn(1, 6, 24, generator=g),
+             timestep=torch.tensor([0.5]), guidance=torch.tensor([3.0]),
+             img_ids=torch.randint(0, 4, (1, 16, 4), generator=g), txt_ids=torch.zeros(1, 6, 4))
+    with torch.no_grad():
+        return model(**x).sample
+
+
+def flux2_layers():
+    for n in range(2):
+        for name, parts in FLUX2_BLOCKS.items():
+            yield name.replace("N", str(n)), [p.replace("N", str(n)) for p in parts]
+    yield from FLUX2_OUTSIDE.items()
+
+
+def flux2_changes(model):
+    """What the adapter adds to each weight of Black Forest Labs' files, from the trained model itself."""
+    pairs, out = pairs_of(model), {}
+    for name, parts in flux2_layers():
+        if not any(p in pairs for p in parts):
+            continue
+        rows = next(pairs[p][1].shape[0] for p in parts if p in pairs)
+        change = torch.cat([pairs[p][2] * (pairs[p][1] @ pairs[p][0]).double() if p in pairs else
+                            torch.zeros(rows, next(pairs[q][0].shape[1] for q in parts if q in pairs)).double()
+                            for p in parts]).detach()
+        if name.startswith("final_layer.ada"):  # scale and shift there, shift and scale in these files
+            change = torch.cat(change.chunk(2)[::-1])
+        out[name] = change
+    assert sum(len(p) for n, p in flux2_layers() if n in out) >= len(pairs)
+    return out
+
+
+def check_flux2_file(model, file, prefix, separator, down, up, alphas):
+    bad, seen = [], set()
+    with safe_open(file, framework="pt") as f:
+        have = {k: f.get_tensor(k) for k in f.keys()}
+    for name, want in flux2_changes(model).items():
+        base = prefix + name.replace(".", separator)
+        names = [base + down, base + up] + ([base + ".alpha"] if alphas else [])
+        seen.update(names)
+        if any(n not in have for n in names):
+            bad.append(f"{name}: of {names} there is not {[n for n in names if n not in have]}")
+            continue
+        a, b = have[base + down].double(), have[base + up].double()
+        scale = have[base + ".alpha"].item() / a.shape[0] if alphas else 1
+        if want.shape != (b.shape[0], a.shape[1]) or (scale * (b @ a) - want).abs().max() > 1e-6 * want.abs().max():
+            bad.append(f"{name}: another change")
+    return bad + [f"{k}: belongs to no module" for k in have.keys() - seen]
+
+
+def flux2_loads(model, file):
+    """diffusers reads the file, and the model computes what the trained one does."""
+    from diffusers import Flux2KleinPipeline
+    fresh = new_flux2()
+    fresh.load_lora_adapter(Flux2KleinPipeline.lora_state_dict(file), prefix="transformer")
+    far = (flux2_output(fresh) - flux2_output(model)).abs().max().item()
+    moved = (flux2_output(new_flux2()) - flux2_output(model)).abs().max().item()
+    return [f"{file}: outputs differ by {far}, the adapter moves them by {moved}"] if far > 1e-5 or moved < 1e-3 else []
+
+
+def check_flux2_names(tool, how, work):
+    """kohya and comfy in Black Forest Labs' names, held against the trained model. diffusers reads neither norm_out
+    right nor all modulations of kohya's, so it loads the adapter that has the usual layers alone."""
+    model = new_flux2()
+    config = LoraConfig(r=4, **how)
+    model.add_adapter(config)
+    g = torch.Generator().manual_seed(1)
+    for name, p in model.named_parameters():
+        if "lora_" in name:
+            p.data.add_(0.2 * torch.randn(p.shape, generator=g))
+    dir, path = save(tool, model, config, work)
+    kohya, comfy = os.path.join(work, "kohya.safetensors"), os.path.join(work, "comfy.safetensors")
+    for out, style in ((kohya, "kohya"), (comfy, "comfy")):
+        tool("export-lora", "-q", dir, out, "--style", style, "--adapter-config", path)
+    bad = check_flux2_file(model, kohya, "lora_unet_", "_", ".lora_down.weight", ".lora_up.weight", True)
+    bad += check_flux2_file(model, comfy, "diffusion_model.", ".", ".lora_A.weight", ".lora_B.weight", False)
+    return bad + (flux2_loads(model, kohya) + flux2_loads(model, comfy) if "use_rslora" in how else [])
+
+
 HOW = {
     "plain": dict(lora_alpha=10), "rslora": dict(lora_alpha=3, use_rslora=True),
     "dora": dict(lora_alpha=4, use_dora=True), "patterns": dict(lora_alpha=4, alpha_pattern={"to_v": 12})
@@ -147,3 +271,7 @@ def run(checks, tool, work, quick):
             with tempfile.TemporaryDirectory(dir=work) as sub:
                 if not quick or name == "patterns":
                     checks.run(f"export-lora: style {style}, {name}", fn, tool, how, sub)
+    for name, how in FLUX2_HOW.items():
+        with tempfile.TemporaryDirectory(dir=work) as sub:
+            if not quick or name == "all layers":
+                checks.run(f"export-lora: FLUX.2 for kohya and comfy, {name}", check_flux2_names, tool, how, sub)

@@ -474,8 +474,42 @@ def dropped(folder):
                               }))
 
 
+def tensors(path):
+    """Names, dtypes, shapes and bytes of a safetensors file."""
+    data = pathlib.Path(path).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    return {k: (v["dtype"], v["shape"], data[start:][slice(*v["data_offsets"])]) for k, v in header.items()}
+
+
+def exported(folder, fsdpck):
+    """The names and bytes that sd-scripts and ai-toolkit would write. What is no FLUX.2's is refused by its name."""
+    for style, golden in (("kohya", "kohya"), ("comfy", "ai-toolkit")):
+        out = folder / f"{style}.safetensors"
+        subprocess.run([fsdpck, "export-lora", FLUX2 / "adapter", out, "--style", style],
+                       check=True,
+                       capture_output=True)
+        need(tensors(out) == tensors(FLUX2 / f"{golden}.safetensors"), style)
+    other = shutil.copytree(FLUX2 / "adapter", folder / "other")
+    config = json.loads((other / "adapter_config.json").read_text())
+    (other / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ".*to_.*"}))
+    rename = "base_model.model.transformer_blocks.1.attn.{0}=base_model.model.transformer_blocks.1.attn.{1}"
+    done = subprocess.run([
+        fsdpck, "export-lora", other, folder / "none.safetensors", "--style", "kohya", "--rename",
+        rename.format("to_q", "to_u")
+    ],
+                          capture_output=True,
+                          text=True)
+    need(done.returncode == 3 and "no module 'transformer_blocks.1.attn.to_u'" in done.stderr, done.stderr)
+    train(config_of(folder))
+    header = (folder / "run/adapter/adapter_model.safetensors").read_bytes()[8:2000]
+    need(b"lora_adapter_metadata" in header and b"transformer.lora_alpha" in header, header)
+
+
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, quantized, dropped, not_trained)
+          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, quantized, dropped, exported,
+          not_trained)
 
 
 def main():
@@ -491,7 +525,7 @@ def main():
     for check in (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                check(pathlib.Path(folder), *([args.fsdpck] if check is quantized else []))
+                check(pathlib.Path(folder), *([args.fsdpck] if check in (quantized, exported) else []))
                 npassed += 1
                 print(f"ok   {check.__name__.replace('_', ' ')}", flush=True)
             except Exception:

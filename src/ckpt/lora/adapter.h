@@ -20,6 +20,7 @@ struct fsdpck_lora_module {
     const char *named;   /* the same as the configuration has it: of an expert that was cut out, without its number */
     int64_t a, b, bias, magnitude;
     bool embedding;
+    bool folded; /* the scaling is in B, for readers that know no alpha */
     uint64_t r;
     double alpha;
 };
@@ -59,7 +60,7 @@ struct fsdpck_lora_adapter {
     struct fsdpck_vec whole;   /* struct fsdpck_lora_whole */
     struct fsdpck_vec tokens;  /* struct fsdpck_lora_tokens */
     struct fsdpck_lora_split split;
-    bool *joined;      /* (selection.ntensors) of single experts whose factors are in fused ones; NULL: none */
+    bool *joined;      /* (selection.ntensors) that are parts of tensors behind them; NULL: none */
     bool beside_model; /* the source also holds the frozen model, as a training checkpoint does */
     struct fsdpck_arena arena;
     struct fsdpck_names index, whole_index; /* of modules, of whole parameters' names */

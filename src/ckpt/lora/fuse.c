@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "hf/name_pattern.h"
+#include "lora/extend.h"
 #include "lora/fused_view.h"
 
 enum { GATE, UP, NPARTS };
@@ -234,19 +235,27 @@ static int set_module(const struct fuse *f, const struct group *g, int64_t a, st
     return out->path && (f->stacked || out->wrapper) ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-/* Replaces the list of modules. The new tensors come behind the others of the selection. */
+/* Puts the tensors behind the others of the selection. */
+static int take_tensors(struct fuse *f, size_t nold)
+{
+    const size_t n = 2 * f->groups.count;
+    int64_t *like = fsdpck_arena_array(&f->a->arena, n, sizeof *like, f->err);
+    for (size_t i = 0; like && i < n; i++) {
+        const struct fsdpck_lora_module *m = ((struct group *)f->groups.data)[i / 2].first->module;
+        like[i] = i % 2 ? m->b : m->a;
+    }
+    return like ? fsdpck_lora_extend(f->a, nold, like, n, f->err) : FSDPCK_ERR_NOMEM;
+}
+
+/* Replaces the list of modules. */
 static int replace_modules(struct fuse *f, size_t nold)
 {
     struct fsdpck_lora_adapter *a = f->a;
-    struct fsdpck_selection *s = &a->selection;
+    const size_t before = a->selection.ntensors;
     const struct group *g = f->groups.data;
-    const size_t before = s->ntensors, n = before + 2 * f->groups.count;
-    struct fsdpck_chosen *chosen = fsdpck_arena_array(&a->arena, n, sizeof *chosen, f->err);
-    struct fsdpck_lora_name *names = fsdpck_arena_array(&a->arena, n, sizeof *names, f->err);
     struct fsdpck_vec modules = FSDPCK_VEC(struct fsdpck_lora_module);
     struct single unused;
-    a->joined = fsdpck_arena_array(&a->arena, n, sizeof *a->joined, f->err);
-    int rc = chosen && names && a->joined ? 0 : FSDPCK_ERR_NOMEM;
+    int rc = take_tensors(f, nold);
     for (size_t i = 0; i < a->modules.count && !rc; i++) {
         const struct fsdpck_lora_module *m = &lora_modules(a)[i];
         struct fsdpck_lora_module *to = parse(m, &unused) ? NULL : fsdpck_vec_push(&modules, f->err);
@@ -263,19 +272,6 @@ static int replace_modules(struct fuse *f, size_t nold)
         fsdpck_vec_free(&modules);
         return rc;
     }
-    memcpy(chosen, s->tensors, before * sizeof *chosen);
-    memcpy(names, a->names, before * sizeof *names);
-    for (size_t i = before; i < n; i++) {
-        const struct fsdpck_tensor *t = &source_tensors(a->src)[nold + i - before];
-        names[i] = a->names[i % 2 == before % 2 ? g->first->module->a : g->first->module->b]; /* of A, of B */
-        chosen[i] = (struct fsdpck_chosen){ .name = t->name,
-                                            .source = nold + i - before,
-                                            .alias_of = -1,
-                                            .dtype = chosen[g[(i - before) / 2].first->module->a].dtype };
-    }
-    s->tensors = chosen;
-    s->ntensors = n;
-    a->names = names;
     fsdpck_vec_free(&a->modules);
     a->modules = modules;
     return 0;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lora/flux2.h"
+
 static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy", "vllm", "peft-fused", "sglang" };
 
 /* ---- names ---- */
@@ -279,7 +281,8 @@ double fsdpck_lora_style_alpha(const struct fsdpck_lora_adapter *a, const struct
     return fsdpck_lora_scale(a, m) * (double)m->r;
 }
 
-/* diffusers stores a configuration for each component under the component's name. */
+/* diffusers stores a configuration for each component under the component's name. It reads PEFT's folder of a FLUX.2
+ * transformer too, but not its adapter_config.json. */
 static int diffusers_metadata(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts,
                               struct fsdpck_text *out, struct fsdpck_error *err)
 {
@@ -329,7 +332,9 @@ static void kohya_metadata(const struct fsdpck_lora_adapter *a, const struct fsd
 int fsdpck_lora_style_metadata(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
                                const struct fsdpck_lora_facts *facts, struct fsdpck_text *out, struct fsdpck_error *err)
 {
-    int rc = style == FSDPCK_LORA_DIFFUSERS ? diffusers_metadata(a, facts, out, err) : 0;
+    const bool states_config =
+        style == FSDPCK_LORA_DIFFUSERS || (lora_style_is_folder(style) && fsdpck_lora_is_flux2(a));
+    int rc = states_config ? diffusers_metadata(a, facts, out, err) : 0;
     if (style == FSDPCK_LORA_KOHYA)
         kohya_metadata(a, facts, out);
     return rc ? rc : fsdpck_text_check(out, err);

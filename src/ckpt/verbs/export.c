@@ -377,9 +377,21 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
 int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_options *opt,
                   struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
-    static const struct fsdpck_export_with nothing_more;
+    struct fsdpck_export_with with = { 0 };
+    struct fsdpck_text metadata = { 0 };
     const struct fsdpck_options *o = opt ? opt : &src->opt;
-    int rc = fsdpck_export_with(src, req, &nothing_more, opt, result, err);
+    int rc = 0;
+    if (req->metadata_key) {
+        fsdpck_text_printf(&metadata, ",");
+        fsdpck_text_json(&metadata, req->metadata_key);
+        fsdpck_text_printf(&metadata, ":");
+        fsdpck_text_json(&metadata, req->metadata_value);
+        rc = fsdpck_text_check(&metadata, err);
+        with.metadata = metadata.data;
+    }
+    if (!rc)
+        rc = fsdpck_export_with(src, req, &with, opt, result, err);
+    fsdpck_text_free(&metadata);
     if (!rc && src->base && o->note && !ends_with(req->out, ".safetensors"))
         o->note(o->ctx, "holds adapters without their base: merge-lora gives a model's weights, export-lora a folder "
                         "that PEFT loads");

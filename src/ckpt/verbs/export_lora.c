@@ -14,6 +14,7 @@
 #include "base/suffix.h"
 #include "hf/config.h"
 #include "lora/facts.h"
+#include "lora/flux2.h"
 #include "lora/fuse.h"
 #include "lora/operands.h"
 #include "lora/styles.h"
@@ -102,7 +103,7 @@ static int push_module(struct lora_export *x, const struct fsdpck_lora_module *m
         rc = push_part(x, m, LORA_PART_BIAS, m->bias);
     if (!rc)
         rc = push_part(x, m, LORA_PART_MAGNITUDE, m->magnitude);
-    return !rc && lora_style_has_alpha(x->req->style) ? push_alpha(x, m) : rc;
+    return !rc && lora_style_has_alpha(x->req->style) && !m->folded ? push_alpha(x, m) : rc;
 }
 
 static int push_plain(struct lora_export *x, const char *key, int64_t position)
@@ -375,6 +376,8 @@ static int prepare(struct lora_export *x)
         rc = fsdpck_lora_fuse(&x->adapter, x->req->style == FSDPCK_LORA_SGLANG, x->err);
     if (!rc)
         fsdpck_lora_note_config(&x->adapter, &x->opt);
+    if (!rc && lora_style_has_alpha(x->req->style) && fsdpck_lora_is_flux2(&x->adapter))
+        rc = fsdpck_lora_flux2(&x->adapter, x->req->style == FSDPCK_LORA_COMFY, &x->opt, x->err);
     if (!rc)
         rc = fsdpck_lora_facts(&x->adapter, &x->opt, &x->facts, x->err);
     if (!rc)

@@ -99,7 +99,7 @@ static json_t *settings_of(const struct train_config *c)
     json_object_set_new(o, "peft_type", json_string("LORA"));
     json_object_set_new(o, "r", json_integer((json_int_t)c->lora.r));
     json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
-    json_object_set_new(o, "task_type", json_string("CAUSAL_LM"));
+    json_object_set_new(o, "task_type", c->pipeline ? json_null() : json_string("CAUSAL_LM"));
     json_object_set_new(o, "use_dora", json_boolean(c->lora.use_dora));
     json_object_set_new(o, "use_rslora", json_boolean(c->lora.use_rslora));
     return o;
@@ -116,6 +116,24 @@ char *adapter_config(const struct job *job)
 {
     json_t *o = config_of(job);
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    json_decref(o);
+    return text;
+}
+
+/* diffusers reads the folder, but takes these settings from the header of its file; without them, it takes alpha to be
+ * the rank. */
+static char *settings_for_diffusers(const struct job *job)
+{
+    static const char *const keys[] = { "r",          "lora_alpha", "alpha_pattern", "rank_pattern", "target_modules",
+                                        "use_rslora", "use_dora" };
+    json_t *all = config_of(job), *o = json_object();
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "transformer.%s", keys[i]);
+        json_object_set(o, name, json_object_get(all, keys[i]));
+    }
+    char *text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
+    json_decref(all);
     json_decref(o);
     return text;
 }
@@ -196,11 +214,19 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     remove_folder(folder, NULL);
     if (mkdir(folder, 0777) && errno != EEXIST) /* exists if it holds files of others; these move along */
         return fsdpck_error_sys(err, errno, folder, "mkdir");
-    const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
+    char *settings = job->config->pipeline ? settings_for_diffusers(job) : NULL;
+    if (job->config->pipeline && !settings)
+        return fsdpck_error_nomem(err, sizeof *settings);
+    const struct fsdpck_export_request req = { .out = file,
+                                               .select = { .tree = "model" },
+                                               .force = true,
+                                               .metadata_key = settings ? "lora_adapter_metadata" : NULL,
+                                               .metadata_value = settings };
     rc = fsdpck_source_open(checkpoint, "fsdpck", &job->fs, &src, err);
     if (!rc)
         rc = fsdpck_export(src, &req, &job->fs, NULL, err);
     fsdpck_source_close(src);
+    free(settings);
     if (!rc)
         rc = write_config(job, folder, err);
     if (!rc && job->data)

@@ -18,6 +18,8 @@ struct fsdpck_export_request {
     bool force;
     uint32_t vllm_ranks;       /* not 0: the folder is vLLM's sharded_state for tensor parallelism over so many ranks */
     bool vllm_expert_parallel; /* each of them has some of the experts whole, not a part of each */
+    const char *metadata_key, *metadata_value; /* UTF-8: an entry of __metadata__ in each file, beside "format"; or
+                                                  NULL, both */
 };
 
 /* Writes the selected tensors and the assets, with buffers of at most opt->memory_nbytes. A failure leaves `out` as it

@@ -33,7 +33,7 @@ enum fsdpck_lora_style {
     FSDPCK_LORA_PEFT,       /* folder: adapter_model.safetensors, adapter_config.json; fused experts as in PEFT_FUSED */
     FSDPCK_LORA_DIFFUSERS,  /* folder: pytorch_lora_weights.safetensors; or one file */
     FSDPCK_LORA_KOHYA,      /* one file: lora_unet_….lora_down.weight, .alpha */
-    FSDPCK_LORA_COMFY,      /* one file: diffusion_model.….lora_A.weight, .alpha */
+    FSDPCK_LORA_COMFY,      /* one file: diffusion_model.….lora_A.weight, .alpha; FLUX.2: the scaling in B */
     FSDPCK_LORA_VLLM,       /* folder as of PEFT, with a pair of matrices for each expert */
     FSDPCK_LORA_PEFT_FUSED, /* folder as of PEFT 0.19.1 and later, with one pair for all experts (target_parameters) */
     FSDPCK_LORA_SGLANG      /* folder as of PEFT, with one pair in three dimensions for all experts */
