@@ -61,6 +61,19 @@ def pixels_of(path):
     return out[:, 3:].reshape(height, width, 3)
 
 
+def write_png(path, pixels):
+    """pixels: (height, width, 3) of 8 bits."""
+
+    def chunk(kind, body):
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    height, width = pixels.shape[:2]
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) +
+                     chunk(b"IEND", b""))
+
+
 def same_for_any_threads(folder):
     for dtype in ("fp32", "bf16"):
         made = []
@@ -308,11 +321,12 @@ def lines_as_data(folder):
         drawn.append((folder / "a.png").read_bytes())
     need(drawn[0] != drawn[1] == drawn[2])
     evals = []
-    for ranks in (1, 3):
+    for ranks, image in ((1, {}), (3, {"flip_x": True, "num_repeats": 2})):
         started_anew(folder,
                      "--ranks",
                      ranks,
                      data={"eval": str(pictures)},
+                     image=image,
                      train={
                          "eval_steps": 3,
                          "learning_rate": 0
@@ -439,6 +453,44 @@ def skipped(folder):
     need("b.webp" in done.stderr, done.stderr)  # its size cannot be read either: found before a.png is decoded
 
 
+def varied(folder):
+    """Resolutions, repeats and flips train as a list of such pictures does, in ai-toolkit's order."""
+    pixels = np.random.default_rng(3).integers(0, 256, (2, 48, 64, 3), np.uint8)
+    files = {}
+    for i, p in enumerate(pixels):
+        for name, changed in (("", p), ("x", p[:, ::-1]), ("y", p[::-1]), ("xy", p[::-1, ::-1])):
+            files[i, name] = folder / f"{i}{name}.png"
+            write_png(files[i, name], changed)
+
+    def lines(path, of):
+        path.write_text("".join(json.dumps({"image": str(p), "caption": p.stem[0]}) + "\n" for p in of))
+        return {"train": str(path)}
+
+    base = [files[0, ""], files[1, ""]]
+    given = lines(folder / "given.jsonl", base)
+    for settings, names in (({
+            "num_repeats": 2
+    }, ["", ""]), ({
+            "flip_x": True
+    }, ["", "x"]), ({
+            "flip_y": True
+    }, ["", "y"]), ({
+            "flip_x": True,
+            "flip_y": True
+    }, ["", "x", "y", "xy"]), ({
+            "flip_y": True,
+            "num_repeats": 2
+    }, ["", "", "y", "y"])):
+        want = started_anew(folder, data=lines(folder / "all.jsonl", [files[i, n] for n in names for i in range(2)]))
+        need(started_anew(folder, data=given, image=settings) == want, settings)
+    one = started_anew(folder, data=given, image={"resolution": 32})
+    need(started_anew(folder, data=given, image={"resolution": [32]}) == one)
+    both = started_anew(folder, data=given, image={"resolution": [32, 64]})
+    need(both != one and both == started_anew(folder, "--ranks", 3, data=given, image={"resolution": [32, 64]}))
+    for bad, words in (([], "list of 1 to 8"), ([64, 8], "16 to 8192"), ("64", "whole number")):
+        need(words in train(config_of(folder, data=given, image={"resolution": bad}), code=2).stderr, bad)
+
+
 def quantized(folder, fsdpck):
     """A base that stays quantized trains as the one that is dequantized."""
     for form in ("fp8-block", "nf4"):
@@ -508,8 +560,8 @@ def exported(folder, fsdpck):
 
 
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, quantized, dropped, exported,
-          not_trained)
+          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, varied, quantized, dropped,
+          exported, not_trained)
 
 
 def main():

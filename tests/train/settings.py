@@ -33,7 +33,10 @@ KEYS = {
     "image": {
         key: (value, [(LORA, ALONE, {}, "the model makes no pictures")])
         for key, value in {
-            "resolution": 64,
+            "resolution": [64, 128],
+            "num_repeats": 2,
+            "flip_x": True,
+            "flip_y": True,
             "caption_ext": "caption",
             "caption_dropout_rate": 0.5,
             "trigger_word": "word",

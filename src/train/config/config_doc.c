@@ -28,6 +28,7 @@ static void show_values(const struct config_key *key, char *out, size_t nbytes)
     case KEY_BOOL: /* the list of words suffices */ *out = '\0'; break;
     case KEY_CHOICES: snprintf(out, nbytes, "list of words, or one"); break;
     case KEY_U64: show_range(key, key->automatic ? "\"auto\", or whole number" : "whole number", out, nbytes); break;
+    case KEY_U64S: show_range(key, "whole number, or list of them,", out, nbytes); break;
     case KEY_SWITCH: show_range(key, "true, false, or whole number", out, nbytes); break;
     case KEY_NUMBER: show_range(key, "number", out, nbytes); break;
     case KEY_TARGETS: snprintf(out, nbytes, "list of names, regular expression, or \"all-linear\""); break;
@@ -53,7 +54,7 @@ static void show_default(const struct config_key *key, char *out, size_t nbytes)
 {
     char number[CONFIG_NUMBER];
     const bool is_text = key->type == KEY_STRING || key->type == KEY_CHOICE || key->type == KEY_TARGETS;
-    const bool is_number = key->type == KEY_U64 || key->type == KEY_NUMBER;
+    const bool is_number = key->type == KEY_U64 || key->type == KEY_U64S || key->type == KEY_NUMBER;
     const char *empty = key->nullable ? "null" : key->type == KEY_PATTERNS ? "{}" : "[]";
     if (key->required || key->optional)
         *out = '\0';

@@ -79,6 +79,23 @@ static int get_number(const char *path, const struct config_key *key, json_t *va
     return 0;
 }
 
+static int put_u64s(const char *path, const struct config_key *key, json_t *value, struct train_u64_list *out,
+                    struct fsdpck_error *err)
+{
+    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    *out = (struct train_u64_list){ .n = 1 };
+    if (n == 0 || n > TRAIN_MOST_NUMBERS)
+        return FAIL("key '%s': a whole number is wanted, or a list of 1 to %d", key->name, TRAIN_MOST_NUMBERS);
+    for (size_t i = 0; i < n; i++) {
+        double number;
+        if (get_number(path, key, json_is_array(value) ? json_array_get(value, i) : value, true, &number, err))
+            return err->code;
+        out->values[i] = (uint64_t)number;
+    }
+    out->n = n;
+    return 0;
+}
+
 static int put_switch(const char *path, const struct config_key *key, json_t *value, uint64_t *out,
                       struct fsdpck_error *err)
 {
@@ -277,6 +294,7 @@ int config_key_put(const char *path, const struct config_key *key, json_t *value
         rc = get_number(path, key, value, true, &number, err);
         *(uint64_t *)at = rc ? 0 : (uint64_t)number;
         return rc;
+    case KEY_U64S: return put_u64s(path, key, value, (struct train_u64_list *)at, err);
     case KEY_SWITCH: return put_switch(path, key, value, (uint64_t *)at, err);
     case KEY_NUMBER: return get_number(path, key, value, false, (double *)at, err);
     case KEY_TARGETS: return put_targets(path, key, value, &c->lora, err);
@@ -419,6 +437,9 @@ static void put_default(const struct config_key *key, struct train_config *c)
     case KEY_BOOL: *(bool *)at = key->default_value.yes; break;
     case KEY_SWITCH: *(uint64_t *)at = key->default_value.yes; break;
     case KEY_U64: *(uint64_t *)at = (uint64_t)key->default_value.number; break;
+    case KEY_U64S:
+        *(struct train_u64_list *)at = (struct train_u64_list){ { (uint64_t)key->default_value.number }, 1 };
+        break;
     case KEY_NUMBER: *(double *)at = key->default_value.number; break;
     case KEY_TARGETS: c->lora.all_linear = strcmp(key->default_value.text, "all-linear") == 0; break;
     case KEY_CHOICES: *(unsigned *)at = 0; break;

@@ -13,6 +13,7 @@ enum config_key_type {
     KEY_CHOICES,  /* unsigned: a bit for each word of `choices` that a list names; one word is a list too */
     KEY_BOOL,     /* bool */
     KEY_U64,      /* uint64_t in min … max */
+    KEY_U64S,     /* struct train_u64_list: a whole number in min … max, or a list of them */
     KEY_SWITCH,   /* uint64_t: 0 for false, 1 for true, or a number in min … max */
     KEY_NUMBER,   /* double in min … max */
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
@@ -25,8 +26,8 @@ enum config_key_type {
     KEY_TENANTS   /* json_t *: a list of objects, or the path of a folder of such files */
 };
 
-/* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_NUMBER; yes: KEY_BOOL,
- * KEY_SWITCH. Other types are empty by default. */
+/* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_U64S, KEY_NUMBER; yes:
+ * KEY_BOOL, KEY_SWITCH. Other types are empty by default. */
 union config_default {
     const char *text;
     double number;

@@ -15,7 +15,7 @@
 #include "text/file.h"
 #include "text/utf8.h"
 
-enum { MOST_CAPTION = 1 << 20, PATH = 4096 };
+enum { MOST_CAPTION = 1 << 20, PATH = 4096, MOST_VARIANTS = 1 << 24 };
 
 void listing_free(struct listing *l)
 {
@@ -72,7 +72,8 @@ static int add(struct listing *l, const char *path, char *caption, const struct 
         caption[--n] = '\0';
     if (!grow((void **)&l->items, &l->capacity, l->n + 1, sizeof *l->items))
         return fsdpck_error_nomem(err, (l->n + 1) * sizeof *l->items);
-    l->items[l->n] = (struct listed){ strdup(path), with_trigger(caption, config->image.trigger_word) };
+    l->items[l->n] =
+        (struct listed){ .path = strdup(path), .caption = with_trigger(caption, config->image.trigger_word) };
     return l->items[l->n].path && l->items[l->n++].caption ? 0 : fsdpck_error_nomem(err, n + PATH);
 }
 
@@ -191,5 +192,72 @@ int listing_read(const char *from, const struct train_config *config, struct lis
     int rc = S_ISDIR(st.st_mode) ? read_folder(from, config, out, err) : read_lines(from, config, out, err);
     if (!rc && out->n == 0)
         rc = fsdpck_error_set(err, FSDPCK_ERR_MISSING, from, "there is no picture in it (.png, .jpg, .jpeg, .webp)");
+    return rc;
+}
+
+void listing_drop(struct listing *l, size_t i)
+{
+    char *path = l->items[i].path;
+    size_t to = i;
+    free(l->items[i].caption);
+    for (size_t k = i + 1; k < l->n; k++) {
+        if (strcmp(l->items[k].path, path) != 0) {
+            l->items[to++] = l->items[k];
+            continue;
+        }
+        free(l->items[k].path);
+        free(l->items[k].caption);
+    }
+    l->n = to;
+    free(path);
+}
+
+static int add_copy(struct listing *l, struct listed item, struct fsdpck_error *err)
+{
+    if (!grow((void **)&l->items, &l->capacity, l->n + 1, sizeof *l->items))
+        return fsdpck_error_nomem(err, (l->n + 1) * sizeof *l->items);
+    item.path = strdup(item.path);
+    item.caption = strdup(item.caption);
+    l->items[l->n++] = item;
+    return item.path && item.caption ? 0 : fsdpck_error_nomem(err, PATH);
+}
+
+/* Adds all items from `start` on a second time, flipped. */
+static int add_flipped(struct listing *l, size_t start, bool along_y, struct fsdpck_error *err)
+{
+    const size_t n = l->n;
+    int rc = 0;
+    for (size_t i = start; i < n && !rc; i++) {
+        struct listed item = l->items[i];
+        item.flip_x = item.flip_x || !along_y;
+        item.flip_y = along_y;
+        rc = add_copy(l, item, err);
+    }
+    return rc;
+}
+
+int listing_vary(struct listing *l, const struct train_config *config, bool once, struct fsdpck_error *err)
+{
+    const struct train_u64_list *sides = &config->image.resolution;
+    const uint64_t nrepeat = once ? 1 : config->image.num_repeats;
+    struct listing all = { 0 };
+    int rc = 0;
+    if (l->n * sides->n * nrepeat > MOST_VARIANTS)
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "image.num_repeats makes more than %d pictures",
+                                MOST_VARIANTS);
+    for (size_t s = 0; s < sides->n && !rc; s++) {
+        const size_t start = all.n;
+        for (size_t i = 0; i < l->n * nrepeat && !rc; i++) {
+            struct listed item = l->items[i % l->n];
+            item.resolution = sides->values[s];
+            rc = add_copy(&all, item, err);
+        }
+        if (!rc && config->image.flip_x && !once)
+            rc = add_flipped(&all, start, false, err);
+        if (!rc && config->image.flip_y && !once)
+            rc = add_flipped(&all, start, true, err);
+    }
+    listing_free(l);
+    *l = all;
     return rc;
 }

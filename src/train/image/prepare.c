@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An entry of the cache is named by what determines it: a text by its tokens' encoder, length and dtype; latents by the
- * bytes of the picture, its bucket, and the autoencoder. One process computes, whatever the number of ranks. */
+/* One process computes, whatever the number of ranks. */
 #include "image/prepare.h"
 
 #include <stdio.h>
@@ -8,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "arrays/grow.h"
+#include "image/entry_names.h"
 #include "image/listing.h"
 #include "image/text_embed.h"
 #include "image/vae.h"
@@ -21,8 +20,8 @@ struct work {
     struct pipeline pipeline;
     struct listing listing;
     struct picture_set *set;
-    struct bucket *buckets;   /* (n) */
-    uint64_t of_text, of_vae; /* hashes of the parts */
+    bool *new_text, *new_latents; /* (n) the first entry that has this text; these latents */
+    struct entry_names names;
     uint64_t done;
     uint64_t nbad, nprofile, nalpha; /* pictures left out; with a profile; with transparency, of those read now */
 };
@@ -39,95 +38,6 @@ static int tell(struct work *w, struct fsdpck_error *err)
     return w->p->stop && *w->p->stop ? fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped") : 0;
 }
 
-/* Of samples of all tensors and of the config of a part: another model has another one. */
-static int hash_part(const struct work *w, const char *part, uint64_t *out, struct fsdpck_error *err)
-{
-    struct fsdpck_source *src = NULL;
-    char path[PIPELINE_PATH];
-    XXH3_state_t *x = XXH3_createState();
-    int rc = x ? pipeline_part(&w->pipeline, part, path, err) : fsdpck_error_nomem(err, 64);
-    if (!rc)
-        rc = fsdpck_source_open(path, NULL, &w->p->fs, &src, err);
-    if (!rc)
-        XXH3_64bits_reset(x);
-    for (size_t i = 0; !rc && i < fsdpck_source_ntensors(src); i++) {
-        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
-        uint64_t offset[8] = { 0 }, size[8];
-        char sample[64] = { 0 };
-        for (uint32_t d = 0; d < t->ndim && d < 8; d++) {
-            offset[d] = t->shape[d] / 2;
-            size[d] = 1;
-        }
-        const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = sample };
-        bool any = t->ndim < 8;
-        for (uint32_t d = 0; d < t->ndim; d++)
-            any = any && t->shape[d];
-        if (any)
-            rc = fsdpck_source_read(src, &read, 1, err);
-        XXH3_64bits_update(x, t->name, strlen(t->name));
-        XXH3_64bits_update(x, t->shape, t->ndim * sizeof *t->shape);
-        XXH3_64bits_update(x, sample, sizeof sample);
-    }
-    if (!rc)
-        *out = XXH3_64bits_digest(x);
-    XXH3_freeState(x);
-    fsdpck_source_close(src);
-    return rc;
-}
-
-/* Adds the bytes of a file of the pipeline, if it is there. */
-static int hash_file(const struct work *w, const char *name, uint64_t *hash, struct fsdpck_error *err)
-{
-    struct fsdpck_error why = { 0 };
-    char path[PIPELINE_PATH], *data;
-    size_t nbytes;
-    int rc = pipeline_part(&w->pipeline, name, path, err);
-    if (rc)
-        return rc;
-    rc = text_file_read(path, 1 << 28, &data, &nbytes, &why);
-    if (rc == FSDPCK_ERR_MISSING)
-        return 0;
-    if (rc)
-        return fsdpck_error_set(err, rc, path, "%s", why.message);
-    *hash = XXH3_64bits_withSeed(data, nbytes, *hash);
-    free(data);
-    return 0;
-}
-
-static int hash_parts(struct work *w, struct fsdpck_error *err)
-{
-    static const char *const of_text[] = { "text_encoder/config.json", "tokenizer/tokenizer.json",
-                                           "tokenizer/tokenizer_config.json", "tokenizer/special_tokens_map.json",
-                                           "tokenizer/chat_template.jinja" };
-    int rc = hash_part(w, "text_encoder", &w->of_text, err);
-    if (!rc)
-        rc = hash_part(w, "vae", &w->of_vae, err);
-    for (size_t i = 0; i < sizeof of_text / sizeof of_text[0] && !rc; i++)
-        rc = hash_file(w, of_text[i], &w->of_text, err);
-    return rc ? rc : hash_file(w, "vae/config.json", &w->of_vae, err);
-}
-
-static uint64_t name_text(const struct work *w, const char *text)
-{
-    const uint64_t parts[] = { XXH3_64bits(text, strlen(text)), w->of_text, (uint64_t)w->set->ntext, is_rounded(w), 1 };
-    return XXH3_64bits(parts, sizeof parts);
-}
-
-static int name_latents(const struct work *w, size_t i, uint64_t *out, struct fsdpck_error *err)
-{
-    const struct bucket *b = &w->buckets[i];
-    char *data;
-    size_t nbytes;
-    int rc = text_file_read(w->listing.items[i].path, 1 << 28, &data, &nbytes, err);
-    if (rc)
-        return rc;
-    const uint64_t parts[] = { XXH3_64bits(data, nbytes), w->of_vae,     (uint64_t)b->height,
-                               (uint64_t)b->width,        is_rounded(w), 2 };
-    *out = XXH3_64bits(parts, sizeof parts);
-    free(data);
-    return 0;
-}
-
 /* True if a picture that cannot be read is to be left out; the error is taken back then. */
 static bool leaves_out(struct work *w, int rc, struct fsdpck_error *err)
 {
@@ -139,55 +49,92 @@ static bool leaves_out(struct work *w, int rc, struct fsdpck_error *err)
     return true;
 }
 
-/* Takes picture i out of all lists. */
-static void leave_out(struct work *w, size_t i)
+static int measure_one(struct listed *x, struct fsdpck_error *err)
 {
-    struct listing *l = &w->listing;
-    const struct listed gone = l->items[i];
-    memmove(&l->items[i], &l->items[i + 1], (l->n - i - 1) * sizeof *l->items);
-    memmove(&w->buckets[i], &w->buckets[i + 1], (l->n - i - 1) * sizeof *w->buckets);
-    memmove(&w->set->entries[i], &w->set->entries[i + 1], (l->n - i - 1) * sizeof *w->set->entries);
-    w->set->n = --l->n;
-    free(gone.path);
-    free(gone.caption);
-}
-
-static int list_one(struct work *w, size_t i, struct fsdpck_error *err)
-{
-    struct picture_entry *e = &w->set->entries[i];
-    int64_t height, width;
-    int rc = picture_size(w->listing.items[i].path, &height, &width, err);
+    char *data;
+    size_t nbytes;
+    int rc = picture_size(x->path, &x->height, &x->width, err);
+    if (!rc)
+        rc = text_file_read(x->path, 1 << 28, &data, &nbytes, err);
     if (rc)
         return rc;
-    w->buckets[i] = bucket_of(height, width, (int64_t)w->p->config->image.resolution, 16);
-    e->height = w->buckets[i].height / 16;
-    e->width = w->buckets[i].width / 16;
-    e->text = name_text(w, w->listing.items[i].caption);
-    return name_latents(w, i, &e->latents, err);
+    x->content = XXH3_64bits(data, nbytes);
+    free(data);
+    return 0;
 }
 
-/* Sizes of all pictures, and their names in the cache. */
-static int list_all(struct work *w, struct fsdpck_error *err)
+/* Sizes and hashes of all pictures. */
+static int measure_all(struct work *w, struct fsdpck_error *err)
 {
-    const struct train_config *c = w->p->config;
-    struct picture_set *s = w->set;
     int rc = 0;
-    w->buckets = calloc(w->listing.n, sizeof *w->buckets);
-    s->entries = calloc(w->listing.n, sizeof *s->entries);
-    if (!w->buckets || !s->entries)
-        return fsdpck_error_nomem(err, w->listing.n * sizeof *s->entries);
-    s->n = w->listing.n;
-    s->no_text = name_text(w, c->image.trigger_word ? c->image.trigger_word : "");
-    for (size_t i = 0; i < s->n && !rc;) {
-        rc = list_one(w, i, err);
+    for (size_t i = 0; i < w->listing.n && !rc;) {
+        rc = measure_one(&w->listing.items[i], err);
         if (rc && leaves_out(w, rc, err)) {
-            leave_out(w, i);
+            listing_drop(&w->listing, i);
             rc = 0;
         } else {
             i++;
         }
     }
     return rc;
+}
+
+static struct bucket bucket_for(const struct listed *x)
+{
+    return bucket_of(x->height, x->width, (int64_t)x->resolution, 16);
+}
+
+struct ordered {
+    uint64_t name;
+    size_t i;
+};
+
+static int by_name(const void *x, const void *y)
+{
+    const struct ordered *a = x, *b = y;
+    return a->name != b->name ? (a->name < b->name ? -1 : 1) : (a->i > b->i) - (a->i < b->i);
+}
+
+/* True for the first entry of each name, and false for its repeats. */
+static int find_new(const struct picture_set *s, bool of_text, bool **out, struct fsdpck_error *err)
+{
+    struct ordered *list = malloc((s->n + 1) * sizeof *list);
+    free(*out);
+    *out = calloc(s->n + 1, sizeof **out);
+    if (!list || !*out) {
+        free(list);
+        return fsdpck_error_nomem(err, s->n * sizeof *list);
+    }
+    for (size_t i = 0; i < s->n; i++)
+        list[i] = (struct ordered){ of_text ? s->entries[i].text : s->entries[i].latents, i };
+    qsort(list, s->n, sizeof *list, by_name);
+    for (size_t i = 0; i < s->n; i++)
+        (*out)[list[i].i] = i == 0 || list[i].name != list[i - 1].name;
+    free(list);
+    return 0;
+}
+
+/* The entry of each item of the listing. */
+static int list_all(struct work *w, struct fsdpck_error *err)
+{
+    struct picture_set *s = w->set;
+    const char *word = w->p->config->image.trigger_word;
+    free(s->entries);
+    s->entries = calloc(w->listing.n + 1, sizeof *s->entries);
+    if (!s->entries)
+        return fsdpck_error_nomem(err, w->listing.n * sizeof *s->entries);
+    s->n = w->listing.n;
+    s->no_text = entry_name_of_text(&w->names, word ? word : "");
+    for (size_t i = 0; i < s->n; i++) {
+        const struct listed *x = &w->listing.items[i];
+        const struct bucket b = bucket_for(x);
+        s->entries[i] = (struct picture_entry){ .latents = entry_name_of_latents(&w->names, x, &b),
+                                                .text = entry_name_of_text(&w->names, x->caption),
+                                                .height = b.height / 16,
+                                                .width = b.width / 16 };
+    }
+    int rc = find_new(s, true, &w->new_text, err);
+    return rc ? rc : find_new(s, false, &w->new_latents, err);
 }
 
 static struct picture_matrix text_matrix(const struct work *w, uint64_t id)
@@ -223,7 +170,8 @@ static int put_texts(struct work *w, struct fsdpck_error *err)
     float *out = malloc((size_t)(w->set->ntext * w->set->text_width) * sizeof *out);
     int rc = out ? put_text(w, &t, w->set->no_text, word ? word : "", out, err) : fsdpck_error_nomem(err, 1 << 20);
     for (size_t i = 0; i < w->set->n && !rc; i++) {
-        rc = put_text(w, &t, w->set->entries[i].text, w->listing.items[i].caption, out, err);
+        if (w->new_text[i])
+            rc = put_text(w, &t, w->set->entries[i].text, w->listing.items[i].caption, out, err);
         w->done++;
         if (!rc)
             rc = tell(w, err);
@@ -263,48 +211,72 @@ static void encoder_close(struct encoder *e)
     kern_pool_free(e->pool);
 }
 
-static int encode(struct work *w, const struct encoder *e, size_t i, const struct picture_matrix *m,
+/* Notes what of the file is not used, once for all variants of a picture. */
+static void count_notes(struct work *w, const struct listed *x, const struct picture_notes *notes)
+{
+    if (x->flip_x || x->flip_y || x->resolution != w->p->config->image.resolution.values[0])
+        return;
+    w->nprofile += notes->profile;
+    w->nalpha += notes->alpha;
+}
+
+/* The pixels that the item gives its bucket. */
+static int read_pixels(struct work *w, const struct listed *x, struct pixels *out, struct fsdpck_error *err)
+{
+    const struct bucket b = bucket_for(x);
+    struct picture_notes notes;
+    struct pixels p;
+    int rc = picture_read(x->path, &p, &notes, err);
+    if (rc)
+        return rc;
+    count_notes(w, x, &notes);
+    if (x->flip_x)
+        pixels_flip_x(&p);
+    if (x->flip_y)
+        pixels_flip_y(&p);
+    rc = pixels_resize(&p, b.scaled_height, b.scaled_width, out, err);
+    pixels_free(&p);
+    if (!rc)
+        pixels_crop(out, b.top, b.left, b.height, b.width);
+    return rc;
+}
+
+static int encode(struct work *w, const struct encoder *e, const struct listed *x, const struct picture_matrix *m,
                   struct fsdpck_error *err)
 {
-    const struct bucket *b = &w->buckets[i];
-    struct picture_notes notes;
-    struct pixels p, fitted = { 0 };
+    struct pixels p = { 0 };
     float *latents = malloc((size_t)(m->nrow * m->ncol) * sizeof *latents);
-    int rc = latents ? picture_read(w->listing.items[i].path, &p, &notes, err)
-                     : fsdpck_error_nomem(err, (size_t)(m->nrow * m->ncol) * sizeof *latents);
-    if (!rc) {
-        w->nprofile += notes.profile;
-        w->nalpha += notes.alpha;
-        rc = pixels_resize(&p, b->scaled_height, b->scaled_width, &fitted, err);
-        pixels_free(&p);
-    }
-    if (!rc) {
-        pixels_crop(&fitted, b->top, b->left, b->height, b->width);
-        rc = vae_encode(e->vae, e->device, e->stream, fitted.rgb, b->height, b->width, latents, err);
-    }
+    int rc =
+        latents ? read_pixels(w, x, &p, err) : fsdpck_error_nomem(err, (size_t)(m->nrow * m->ncol) * sizeof *latents);
+    if (!rc)
+        rc = vae_encode(e->vae, e->device, e->stream, p.rgb, p.height, p.width, latents, err);
     if (!rc)
         rc = picture_cache_put(&w->set->cache, m, latents, err);
-    pixels_free(&fitted);
+    pixels_free(&p);
     free(latents);
     return rc;
+}
+
+static int put_one(struct work *w, struct encoder *e, size_t i, struct fsdpck_error *err)
+{
+    const struct picture_entry *entry = &w->set->entries[i];
+    const struct picture_matrix m = { entry->latents, entry->height * entry->width, w->set->nchannel, false };
+    if (!w->new_latents[i] || picture_cache_has(&w->set->cache, &m))
+        return 0;
+    int rc = e->vae ? 0 : encoder_open(w, e, err);
+    return rc ? rc : encode(w, e, &w->listing.items[i], &m, err);
 }
 
 static int put_latents(struct work *w, struct fsdpck_error *err)
 {
     struct encoder e = { 0 };
     int rc = 0;
-    for (size_t i = 0; i < w->set->n && !rc;) {
-        const struct picture_entry *entry = &w->set->entries[i];
-        const struct picture_matrix m = { entry->latents, entry->height * entry->width, w->set->nchannel, false };
-        if (!picture_cache_has(&w->set->cache, &m)) {
-            rc = e.vae ? 0 : encoder_open(w, &e, err);
-            if (!rc)
-                rc = encode(w, &e, i, &m, err);
-        }
+    for (size_t i = 0; i < w->listing.n && !rc;) {
+        rc = put_one(w, &e, i, err);
         w->done++;
         if (rc && leaves_out(w, rc, err)) {
-            leave_out(w, i);
-            rc = 0;
+            listing_drop(&w->listing, i);
+            rc = list_all(w, err);
         } else {
             i++;
         }
@@ -342,6 +314,8 @@ static int read_widths(struct work *w, struct fsdpck_error *err)
     w->set->text_width = m.flux2.text_width;
     w->set->ntext = (int64_t)w->p->config->image.max_sequence_length;
     w->set->rounded = is_rounded(w);
+    w->names.ntext = w->set->ntext;
+    w->names.rounded = w->set->rounded;
     model_free(&m);
     return rc;
 }
@@ -356,7 +330,11 @@ int image_prepare(const struct prepare *p, struct picture_set *out, struct fsdpc
     if (!rc)
         rc = listing_read(p->pictures, p->config, &w.listing, err);
     if (!rc)
-        rc = hash_parts(&w, err);
+        rc = entry_names_open(&w.pipeline, &p->fs, &w.names, err);
+    if (!rc)
+        rc = measure_all(&w, err);
+    if (!rc)
+        rc = listing_vary(&w.listing, p->config, p->once, err);
     if (!rc)
         rc = list_all(&w, err);
     if (!rc && !p->on_paper)
@@ -368,6 +346,7 @@ int image_prepare(const struct prepare *p, struct picture_set *out, struct fsdpc
     if (!rc)
         rc = report(&w, err);
     listing_free(&w.listing);
-    free(w.buckets);
+    free(w.new_text);
+    free(w.new_latents);
     return rc;
 }

@@ -11,6 +11,7 @@ struct prepare {
     struct fsdpck_options fs;
     unsigned nthreads;
     const char *pictures; /* a folder, or a JSONL file */
+    bool once;            /* every picture is there once for each resolution: no repeats and flips */
     bool on_paper;        /* nothing is computed, and there is no cache */
     /* done of total pictures; NULL: not wanted. A stop ends the work. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);

@@ -59,6 +59,7 @@ static int open_pictures(struct job *job, const char *from, struct data **out, s
                                .fs = job->fs,
                                .nthreads = job->nthreads * nranks,
                                .pictures = from,
+                               .once = from != job->config->data.train,
                                .on_paper = job->opt->on_paper,
                                .progress = job->opt->phase ? prepared : NULL,
                                .stop = job->opt->stop,

@@ -65,6 +65,13 @@ FSDPCK_API const char *train_config_word(const char *key, unsigned choice, char 
 /* The value of a word; -1: the key has no such word. */
 FSDPCK_API int train_config_choice(const char *key, const char *word);
 
+enum { TRAIN_MOST_NUMBERS = 8 };
+
+struct train_u64_list {
+    uint64_t values[TRAIN_MOST_NUMBERS]; /* (n) */
+    size_t n;                            /* at least 1 */
+};
+
 /* An entry of rank_pattern or alpha_pattern, such as "down_proj": 2, in the order of the file. */
 struct train_pattern {
     const char *regex;
@@ -154,7 +161,9 @@ struct train_config {
         bool packing;
     } data;
     struct {
-        uint64_t resolution, max_sequence_length;
+        struct train_u64_list resolution;
+        uint64_t num_repeats, max_sequence_length;
+        bool flip_x, flip_y;
         const char *caption_ext, *trigger_word; /* trigger_word: NULL: none */
         double caption_dropout_rate;
         enum train_timestep timestep;

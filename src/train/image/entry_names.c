@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "image/entry_names.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "text/file.h"
+
+/* Of samples of all tensors and of the config of a part: another model has another one. */
+static int hash_part(const struct pipeline *p, const struct fsdpck_options *fs, const char *part, uint64_t *out,
+                     struct fsdpck_error *err)
+{
+    struct fsdpck_source *src = NULL;
+    char path[PIPELINE_PATH];
+    XXH3_state_t *x = XXH3_createState();
+    int rc = x ? pipeline_part(p, part, path, err) : fsdpck_error_nomem(err, 64);
+    if (!rc)
+        rc = fsdpck_source_open(path, NULL, fs, &src, err);
+    if (!rc)
+        XXH3_64bits_reset(x);
+    for (size_t i = 0; !rc && i < fsdpck_source_ntensors(src); i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        uint64_t offset[8] = { 0 }, size[8];
+        char sample[64] = { 0 };
+        for (uint32_t d = 0; d < t->ndim && d < 8; d++) {
+            offset[d] = t->shape[d] / 2;
+            size[d] = 1;
+        }
+        const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = sample };
+        bool any = t->ndim < 8;
+        for (uint32_t d = 0; d < t->ndim; d++)
+            any = any && t->shape[d];
+        if (any)
+            rc = fsdpck_source_read(src, &read, 1, err);
+        XXH3_64bits_update(x, t->name, strlen(t->name));
+        XXH3_64bits_update(x, t->shape, t->ndim * sizeof *t->shape);
+        XXH3_64bits_update(x, sample, sizeof sample);
+    }
+    if (!rc)
+        *out = XXH3_64bits_digest(x);
+    XXH3_freeState(x);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+/* Adds the bytes of a file of the pipeline, if it is there. */
+static int hash_file(const struct pipeline *p, const char *name, uint64_t *hash, struct fsdpck_error *err)
+{
+    struct fsdpck_error why = { 0 };
+    char path[PIPELINE_PATH], *data;
+    size_t nbytes;
+    int rc = pipeline_part(p, name, path, err);
+    if (rc)
+        return rc;
+    rc = text_file_read(path, 1 << 28, &data, &nbytes, &why);
+    if (rc == FSDPCK_ERR_MISSING)
+        return 0;
+    if (rc)
+        return fsdpck_error_set(err, rc, path, "%s", why.message);
+    *hash = XXH3_64bits_withSeed(data, nbytes, *hash);
+    free(data);
+    return 0;
+}
+
+int entry_names_open(const struct pipeline *p, const struct fsdpck_options *fs, struct entry_names *out,
+                     struct fsdpck_error *err)
+{
+    static const char *const of_text[] = { "text_encoder/config.json", "tokenizer/tokenizer.json",
+                                           "tokenizer/tokenizer_config.json", "tokenizer/special_tokens_map.json",
+                                           "tokenizer/chat_template.jinja" };
+    int rc = hash_part(p, fs, "text_encoder", &out->of_text, err);
+    if (!rc)
+        rc = hash_part(p, fs, "vae", &out->of_vae, err);
+    for (size_t i = 0; i < sizeof of_text / sizeof of_text[0] && !rc; i++)
+        rc = hash_file(p, of_text[i], &out->of_text, err);
+    return rc ? rc : hash_file(p, "vae/config.json", &out->of_vae, err);
+}
+
+uint64_t entry_name_of_text(const struct entry_names *n, const char *text)
+{
+    const uint64_t parts[] = { XXH3_64bits(text, strlen(text)), n->of_text, (uint64_t)n->ntext, n->rounded, 1 };
+    return XXH3_64bits(parts, sizeof parts);
+}
+
+/* Flipping is of the name, where it happens: other names stay as they were. */
+uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct bucket *b)
+{
+    const uint64_t parts[] = { x->content,         n->of_vae,  (uint64_t)b->height,
+                               (uint64_t)b->width, n->rounded, 2 + 256 * x->flip_x + 512 * x->flip_y };
+    return XXH3_64bits(parts, sizeof parts);
+}
