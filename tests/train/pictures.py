@@ -555,6 +555,10 @@ def exported(folder, fsdpck):
                           text=True)
     need(done.returncode == 3 and "no module 'transformer_blocks.1.attn.to_u'" in done.stderr, done.stderr)
     train(config_of(folder))
+    card = (folder / "run/adapter/README.md").read_text()
+    for line in (f'base_model: "{MODEL}"', 'instance_prompt: "sks"', "pipeline_tag: text-to-image",
+                 "4 pictures, each resolution, repeat and flip counted.", 'pipe.load_lora_weights("adapter")'):
+        need(line in card.splitlines(), line, card)
     header = (folder / "run/adapter/adapter_model.safetensors").read_bytes()[8:2000]
     need(b"lora_adapter_metadata" in header and b"transformer.lora_alpha" in header, header)
 

@@ -43,15 +43,18 @@ static void put_quoted(FILE *f, const char *before, const char *text)
     json_decref(value);
 }
 
-static void put_front(FILE *f, const char *base)
+static void put_front(FILE *f, const struct train_config *c, const char *base)
 {
     char tag[FILES_PATH + 32];
     snprintf(tag, sizeof tag, "base_model:adapter:%s", base);
     fputs("---\n", f);
     put_quoted(f, "base_model: ", base);
-    fputs("library_name: peft\npipeline_tag: text-generation\ntags:\n", f);
+    if (c->pipeline && c->image.trigger_word)
+        put_quoted(f, "instance_prompt: ", c->image.trigger_word);
+    fprintf(f, "library_name: %s\npipeline_tag: %s\ntags:\n", c->pipeline ? "diffusers" : "peft",
+            c->pipeline ? "text-to-image" : "text-generation");
     put_quoted(f, "- ", tag);
-    fputs("- lora\n- transformers\n---\n", f);
+    fprintf(f, "- lora\n- %s\n---\n", c->pipeline ? "diffusers" : "transformers");
 }
 
 /* The metrics of this step, from the end of the file; NULL: not found. */
@@ -108,6 +111,11 @@ static void put_data(FILE *f, const struct job *job)
         put_quoted(f, "- ", c->data.files[i].path);
     for (size_t i = 0; i < c->data.neval_files; i++)
         put_quoted(f, "- evaluated on ", c->data.eval_files[i].path);
+    if (c->pipeline) {
+        fprintf(f, "\n%llu picture%s, each resolution, repeat and flip counted.\n\n", (unsigned long long)data.ndocs,
+                fsdpck_plural(data.ndocs));
+        return;
+    }
     fprintf(f, "\n%llu document%s, %llu token%s, %llu of them supervised (loss on: %s), in rows of %llu token%s%s.\n\n",
             (unsigned long long)data.ndocs, fsdpck_plural(data.ndocs), (unsigned long long)data.ntok,
             fsdpck_plural(data.ntok), (unsigned long long)data.nsupervised,
@@ -148,7 +156,8 @@ static void put_settings(FILE *f, const struct job *job)
     fprintf(f, "| learning rate | %g, %s, %llu step%s of warmup |\n", c->train.learning_rate,
             train_config_word("train.lr_scheduler_type", c->train.scheduler, word), (unsigned long long)warmup,
             fsdpck_plural(warmup));
-    fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
+    fprintf(f, "| %s a step | %llu |\n", c->pipeline ? "pictures" : "rows",
+            (unsigned long long)c->train.global_batch_size);
     fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2,
             c->train.epsilon, c->train.weight_decay);
     fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n",
@@ -157,18 +166,48 @@ static void put_settings(FILE *f, const struct job *job)
             (unsigned long long)c->seed);
 }
 
+/* diffusers refuses an adapter on proj_out under PEFT's names. */
+static bool diffusers_loads(const struct layout *l)
+{
+    for (size_t i = 0; i < l->nparams; i++)
+        if (l->params[i].trainable && strstr(l->params[i].name, "proj_out."))
+            return false;
+    return true;
+}
+
+static void put_use(FILE *f, const struct job *job, const char *base)
+{
+    fputs("## Use\n\n```python\n", f);
+    if (!job->config->pipeline) {
+        fputs("from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n", f);
+        put_quoted(f, "base = ", base);
+        fputs("model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), \"adapter\")\n```\n", f);
+        return;
+    }
+    const bool loads = diffusers_loads(&job->layout);
+    fprintf(f, "import torch\nfrom diffusers import Flux2KleinPipeline\n%s\n",
+            loads ? "" : "from peft import PeftModel\n");
+    put_quoted(f, "base = ", base);
+    fputs("pipe = Flux2KleinPipeline.from_pretrained(base, dtype=torch.bfloat16)\n", f);
+    fputs(loads ? "pipe.load_lora_weights(\"adapter\")\n"
+                : "pipe.transformer = PeftModel.from_pretrained(pipe.transformer, \"adapter\").merge_and_unload()\n",
+          f);
+    const char *word = job->config->image.trigger_word;
+    put_quoted(f, "prompt = ", word ? word : "");
+    fputs("pipe(prompt).images[0].save(\"picture.png\")\n```\n", f);
+}
+
 static void put_card(FILE *f, const struct job *job, uint64_t step)
 {
+    const struct train_config *c = job->config;
     char base[FILES_PATH];
-    name_base(job->config->model, base, sizeof base);
-    put_front(f, base);
+    name_base(c->pipeline ? c->pipeline : c->model, base, sizeof base);
+    put_front(f, c, base);
     fprintf(f, "%s\n\n# LoRA adapter\n\nFor `%s`, trained with fsdptrain %s.\n\n", mark, base, fsdpck_version());
     put_results(f, job, step);
     put_data(f, job);
     put_settings(f, job);
-    fputs("## Use\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n", f);
-    put_quoted(f, "base = ", base);
-    fputs("model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), \"adapter\")\n```\n", f);
+    put_use(f, job, base);
 }
 
 /* The README that the user wrote. Owned; NULL: none, or it has our marker. */
