@@ -453,6 +453,21 @@ def skipped(folder):
     need("b.webp" in done.stderr, done.stderr)  # its size cannot be read either: found before a.png is decoded
 
 
+def begun(folder):
+    """init writes a config that plans and runs."""
+    config, out = folder / "a.json", folder / "out"
+    init = [args.fsdptrain, "init", MODEL, MODEL.parent / "pictures", "--output-dir", out, "--out", config]
+    done = subprocess.run([*init, "--ranks", "2"], capture_output=True, text=True)
+    need(done.returncode == 0 and "4 pictures of up to 540 tokens" in done.stdout and not out.exists(), done)
+    written = json.loads(config.read_text())
+    need(written["train"]["global_batch_size"] == 4 and written["image"]["resolution"] == 512, written)
+    train(config, "--ranks", "2", "--set", "train.max_steps=2", "--set", "image.resolution=64")
+    need((out / "adapter/adapter_model.safetensors").exists())
+    for option in ("--full", f"--from={config}"):
+        done = subprocess.run([*init, "--force", option], capture_output=True, text=True)
+        need(done.returncode != 0 and json.loads(config.read_text()) == written, option, done)
+
+
 def varied(folder):
     """Resolutions, repeats and flips train as a list of such pictures does, in ai-toolkit's order."""
     pixels = np.random.default_rng(3).integers(0, 256, (2, 48, 64, 3), np.uint8)
@@ -564,7 +579,7 @@ def exported(folder, fsdpck):
 
 
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, varied, quantized, dropped,
+          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun, varied, quantized, dropped,
           exported, not_trained)
 
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <train/image.h>
 #include <train/train.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "common/text.h"
 #include "init_columns.h"
 #include "init_from.h"
+#include "init_pictures.h"
 
 struct init_args {
     bool force, full;
@@ -195,14 +197,13 @@ static int write_config(const char *path, json_t *o, struct fsdpck_error *err)
     return rc;
 }
 
-/* Writes a config with these values to `path` and plans it. */
-static int try(const struct request *r, const char *path, const struct choice *c, struct train_plan *plan,
-               struct fsdpck_error *err)
+/* Writes the config, which it takes, to `path` and plans it. on_paper: the cache is not filled. */
+static int try_config(const struct request *r, const char *path, json_t *o, bool on_paper, struct train_plan *plan,
+                      struct fsdpck_error *err)
 {
     struct train_config config = { 0 };
-    const struct train_options opt = { .nranks = r->from.ranks };
+    const struct train_options opt = { .nranks = r->from.ranks, .on_paper = on_paper };
     char resolved[PATH_MAX];
-    json_t *o = config_json(r, c);
     int rc = write_config(path, o, err);
     json_decref(o);
     if (!rc)
@@ -215,6 +216,12 @@ static int try(const struct request *r, const char *path, const struct choice *c
         rc = train_plan(&config, &opt, plan, err);
     train_config_free(&config);
     return rc;
+}
+
+static int try(const struct request *r, const char *path, const struct choice *c, struct train_plan *plan,
+               struct fsdpck_error *err)
+{
+    return try_config(r, path, config_json(r, c), false, plan, err);
 }
 
 /* Chooses rows as long as the longest document needs, a batch that gives an epoch some steps, and values that fit in
@@ -253,6 +260,13 @@ static void say_columns(const json_t *columns)
         printf("the data's '%s' is taken for '%s' (data.columns)\n", json_string_value(theirs), ours);
 }
 
+static void say_next(const struct request *r)
+{
+    fputs("next: fsdptrain run ", stdout);
+    text_print(stdout, r->args->out);
+    printf(" --ranks %u\n", r->from.ranks);
+}
+
 static void say(const struct request *r, const struct choice *c, const struct train_plan *p)
 {
     char memory[TEXT_NBYTES];
@@ -265,9 +279,37 @@ static void say(const struct request *r, const struct choice *c, const struct tr
            (unsigned long long)c->seq_len, (unsigned long long)p->nsteps, fsdpck_plural(p->nsteps),
            (unsigned long long)c->batch, fsdpck_plural(c->batch), text_bytes(p->all_ranks_nbytes, memory));
     say_columns(c->columns);
-    fputs("next: fsdptrain run ", stdout);
+    say_next(r);
+}
+
+/* Chooses values for a pipeline and a folder of pictures, and writes the config. */
+static int write_pictures(const struct request *r, const char *path, struct fsdpck_error *err)
+{
+    enum { MOST_BATCH = 4 };
+    const struct init_from *from = &r->from;
+    char folder[300];
+    struct train_plan plan = { 0 };
+    if (from->full || r->args->from.count)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "%s: a pipeline that makes pictures is trained with an adapter, by a config of its own",
+                                from->full ? "--full" : "--from");
+    default_folder(from->model, folder, sizeof folder);
+    struct init_pictures p = {
+        comment, from->model, from->data, from->output_dir ? from->output_dir : folder, 1, false
+    };
+    int rc = try_config(r, path, init_pictures_config(&p), true, &plan, err);
+    p.batch = plan.ndocs < MOST_BATCH ? plan.ndocs : MOST_BATCH;
+    p.recompute = plan.all_ranks_nbytes > available_nbytes() / 10 * 8;
+    if (!rc)
+        rc = try_config(r, path, init_pictures_config(&p), true, &plan, err);
+    if (!rc && rename(path, r->args->out))
+        rc = fsdpck_error_sys(err, errno, r->args->out, "rename");
+    if (rc)
+        return rc;
     text_print(stdout, r->args->out);
-    printf(" --ranks %u\n", r->from.ranks);
+    init_pictures_say(&p, &plan);
+    say_next(r);
+    return 0;
 }
 
 /* Chooses values for a model and data, writes the config and says how it is run. */
@@ -277,6 +319,8 @@ static int write_planned(struct request *r, const char *path, struct fsdpck_erro
     struct train_plan plan = { 0 };
     char resolved[PATH_MAX];
     int rc = model_path_resolve(r->from.model, resolved, sizeof resolved, err);
+    if (!rc && image_is_pipeline(resolved))
+        return write_pictures(r, path, err);
     if (!rc) {
         json_t *config = model_config(resolved);
         const uint64_t limit = max_positions(config);
@@ -367,6 +411,8 @@ int cmd_init(const struct command *self, int argc, char **argv)
         .groups = groups,
         .ngroups = 1,
         .notes = "init also tokenizes the data, into output_dir/cache. The run reads it from there.\n"
+                 "With the folder of a FLUX.2 pipeline, DATA is a folder of pictures with captions; the run encodes "
+                 "them.\n"
                  "With --from, MODEL and DATA may be left out; the config then has what the files say.",
         .examples = "fsdptrain init model/ chat.jsonl --out lora.json --ranks 2\n"
                     "fsdptrain init model/ chat.jsonl --from accelerate.yaml --from training_args.json --out args.json",
