@@ -100,7 +100,7 @@ bool fsdpck_lora_is_flux2(const struct fsdpck_lora_adapter *a)
 
 /* ---- modules that become one ---- */
 
-/* What becomes one module. */
+/* The modules that become one. */
 struct joint {
     const struct naming *naming;
     const char *path;
