@@ -449,6 +449,18 @@ def skipped(folder):
     (data / "a.txt").write_text("no picture")
     done = train(config_of(folder, data={"train": str(data), "on_bad_line": "skip"}))
     need("2 pictures left out" in done.stderr and result(folder) == want, done.stderr)
+    good = [p for p in sorted((MODEL.parent / "pictures").iterdir()) if p.suffix != ".txt"]
+    lines = [
+        json.dumps({
+            "image": str(p),
+            "caption": p.with_suffix(".txt").read_text()
+        }) if p.with_suffix(".txt").exists() else json.dumps({"image": str(p)}) for p in good
+    ]
+    listed = folder / "listed.jsonl"
+    listed.write_text("\n".join(["{", *lines, '{"image": 3}', '{"image": "none.png"}']))
+    done = train(config_of(folder, output_dir=str(folder / "run2"), data={"train": str(listed), "on_bad_line": "skip"}))
+    need("2 lines left out" in done.stderr and "1 picture left out" in done.stderr, done.stderr)
+    need((folder / "run2/adapter/adapter_model.safetensors").read_bytes() == want[0])
     done = train(config_of(folder, data={"train": str(data)}), code=3)
     need("b.webp" in done.stderr, done.stderr)  # its size cannot be read either: found before a.png is decoded
 

@@ -69,7 +69,7 @@ int data_open_pictures(const struct train_config *config, struct picture_set *se
     return 0;
 }
 
-/* What a purpose draws for picture `number` of the run. */
+/* The random numbers for one purpose and one picture, by its number in the run. */
 static struct kern_philox stream_of(const struct data *d, const char *purpose, uint64_t number)
 {
     return (struct kern_philox){ .seed = d->seed ^ number >> 32 << 32,

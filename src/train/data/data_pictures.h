@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures as training data: each is a document, and a micro-batch of its own. What a step draws for a picture (time,
- * noise, whether its caption is left out) is a function of the seed and of the picture's number in the run. */
+/* Pictures as training data: each is a document, and a micro-batch of its own. Time, noise and whether its caption is
+ * left out are a function of the seed and of the picture's number in the run. */
 #ifndef TRAIN_DATA_PICTURES_H
 #define TRAIN_DATA_PICTURES_H
 
@@ -15,7 +15,7 @@ struct picture_entry {
 struct picture_set {
     struct picture_cache cache;
     struct picture_entry *entries; /* (n) owned */
-    size_t n, capacity;
+    size_t n;
     uint64_t no_text; /* the embedding for a caption that is left out */
     int64_t ntext, text_width, nchannel;
     bool rounded; /* embeddings are bf16 */
@@ -27,7 +27,7 @@ int data_open_pictures(const struct train_config *config, struct picture_set *se
 void picture_set_free(struct picture_set *s);
 bool data_has_pictures(const struct data *d);
 
-/* What one micro-batch trains on. The arrays are the caller's. */
+/* The input of one micro-batch. The arrays are the caller's. */
 struct picture_sample {
     int64_t height, width;
     float *latents, *noise; /* (height · width, nchannel) */

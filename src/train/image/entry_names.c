@@ -83,7 +83,7 @@ uint64_t entry_name_of_text(const struct entry_names *n, const char *text)
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* Flipping is of the name, where it happens: other names stay as they were. */
+/* A flip changes the name only where there is one, so that caches of before there were flips are still of use. */
 uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct bucket *b)
 {
     const uint64_t parts[] = { x->content,         n->of_vae,  (uint64_t)b->height,

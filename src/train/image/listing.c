@@ -9,11 +9,9 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
-#include <train/lines.h>
 
 #include "arrays/grow.h"
 #include "text/file.h"
-#include "text/utf8.h"
 
 enum { MOST_CAPTION = 1 << 20, PATH = 4096, MOST_VARIANTS = 1 << 24 };
 
@@ -178,6 +176,11 @@ static int read_lines(const char *file, const struct train_config *config, struc
         json_t *line = json_loadb(at, (size_t)(end - at), JSON_REJECT_DUPLICATES, NULL);
         rc = add_line(file, number, line, config, out, err);
         json_decref(line);
+        if (rc == FSDPCK_ERR_FORMAT && config->data.on_bad_line == TRAIN_BAD_LINE_SKIP) {
+            *err = (struct fsdpck_error){ 0 };
+            out->nbad++;
+            rc = 0;
+        }
     }
     free(data);
     return rc;
@@ -257,6 +260,7 @@ int listing_vary(struct listing *l, const struct train_config *config, bool once
         if (!rc && config->image.flip_y && !once)
             rc = add_flipped(&all, start, true, err);
     }
+    all.nbad = l->nbad;
     listing_free(l);
     *l = all;
     return rc;

@@ -16,6 +16,7 @@ struct listed {
 struct listing {
     struct listed *items; /* (n) in the order of names, or of lines. Owned */
     size_t n, capacity;
+    uint64_t nbad; /* lines left out (data.on_bad_line) */
 };
 
 /* from: a folder of .png, .jpg, .jpeg and .webp, each with NAME.txt beside it (image.caption_ext), or JSONL of

@@ -41,7 +41,8 @@ static int tell(struct work *w, struct fsdpck_error *err)
 /* True if a picture that cannot be read is to be left out; the error is taken back then. */
 static bool leaves_out(struct work *w, int rc, struct fsdpck_error *err)
 {
-    const bool of_picture = rc == FSDPCK_ERR_FORMAT || rc == FSDPCK_ERR_UNSUPPORTED || rc == FSDPCK_ERR_LIMIT;
+    const bool of_picture =
+        rc == FSDPCK_ERR_FORMAT || rc == FSDPCK_ERR_UNSUPPORTED || rc == FSDPCK_ERR_LIMIT || rc == FSDPCK_ERR_MISSING;
     if (!of_picture || w->p->config->data.on_bad_line != TRAIN_BAD_LINE_SKIP)
         return false;
     *err = (struct fsdpck_error){ 0 };
@@ -287,12 +288,12 @@ static int put_latents(struct work *w, struct fsdpck_error *err)
     return rc;
 }
 
-static void note(const struct work *w, uint64_t n, const char *what)
+static void note(const struct work *w, const char *kind, uint64_t n, const char *what)
 {
     char line[400];
     if (!n || !w->p->fs.note)
         return;
-    snprintf(line, sizeof line, "%.200s: %llu picture%s %s", w->p->pictures, (unsigned long long)n, fsdpck_plural(n),
+    snprintf(line, sizeof line, "%.200s: %llu %s%s %s", w->p->pictures, (unsigned long long)n, kind, fsdpck_plural(n),
              what);
     w->p->fs.note(w->p->fs.ctx, line);
 }
@@ -300,9 +301,10 @@ static void note(const struct work *w, uint64_t n, const char *what)
 /* Of the pictures that were read now; those in the cache were told of before. */
 static int report(const struct work *w, struct fsdpck_error *err)
 {
-    note(w, w->nbad, "left out, for they cannot be read (data.on_bad_line)");
-    note(w, w->nprofile, "with an ICC profile: colours are taken for sRGB");
-    note(w, w->nalpha, "with transparency, which is put on white");
+    note(w, "line", w->listing.nbad, "left out: no {\"image\": path, \"caption\": text} (data.on_bad_line)");
+    note(w, "picture", w->nbad, "left out, for they cannot be read (data.on_bad_line)");
+    note(w, "picture", w->nprofile, "with an ICC profile: colours are taken for sRGB");
+    note(w, "picture", w->nalpha, "with transparency, which is put on white");
     return w->set->n ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, w->p->pictures, "no picture of it can be read");
 }
 
