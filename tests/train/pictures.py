@@ -461,6 +461,10 @@ def skipped(folder):
     done = train(config_of(folder, output_dir=str(folder / "run2"), data={"train": str(listed), "on_bad_line": "skip"}))
     need("2 lines left out" in done.stderr and "1 picture left out" in done.stderr, done.stderr)
     need((folder / "run2/adapter/adapter_model.safetensors").read_bytes() == want[0])
+    (data / "c.png").write_bytes((data / "wide.png").read_bytes())
+    (data / "c.txt").write_bytes(b"a fox \xff")
+    need("c.txt" in train(config_of(folder, data={"train": str(data)}), code=3).stderr)
+    (data / "c.txt").unlink()
     done = train(config_of(folder, data={"train": str(data)}), code=3)
     need("b.webp" in done.stderr, done.stderr)  # its size cannot be read either: found before a.png is decoded
 

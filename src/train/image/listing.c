@@ -12,6 +12,7 @@
 
 #include "arrays/grow.h"
 #include "text/file.h"
+#include "text/utf8.h"
 
 enum { MOST_CAPTION = 1 << 20, PATH = 4096, MOST_VARIANTS = 1 << 24 };
 
@@ -85,7 +86,11 @@ static int read_caption(const char *path, const struct train_config *config, cha
     int rc = text_file_read(file, MOST_CAPTION, out, &nbytes, &why);
     if (rc == FSDPCK_ERR_MISSING)
         return (*out = strdup("")) ? 0 : fsdpck_error_nomem(err, 1);
-    return rc ? fsdpck_error_set(err, rc, file, "%s", why.message) : 0;
+    if (rc)
+        return fsdpck_error_set(err, rc, file, "%s", why.message);
+    if (strlen(*out) == nbytes && utf8_valid_prefix(*out, nbytes) == nbytes)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "the caption is no UTF-8 text");
 }
 
 static int by_name(const void *a, const void *b)
