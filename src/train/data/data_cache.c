@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "data/cache_folder.h"
 #include "data/data_columns.h"
 #include "data/data_hash.h"
 
@@ -59,26 +60,17 @@ int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpc
     return rc;
 }
 
-static int make_folder(const char *path, struct fsdpck_error *err)
-{
-    return mkdir(path, 0777) && errno != EEXIST ? fsdpck_error_sys(err, errno, path, "mkdir") : 0;
-}
-
 int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes,
                     struct fsdpck_error *err)
 {
-    char folder[4096];
-    int n = snprintf(folder, sizeof folder, "%s/cache", config->output_dir);
-    int m = snprintf(path, path_nbytes, "%s/tokens-%016llx.bin", folder, (unsigned long long)key);
-    if (n < 0 || (size_t)n >= sizeof folder || m < 0 || (size_t)m + 32 >= path_nbytes)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->output_dir, "the path is too long");
-    int rc = 0;
-    for (char *slash = folder + 1; !rc && (slash = strchr(slash, '/')); slash++) { /* the parent folders too */
-        *slash = '\0';
-        rc = make_folder(folder, err);
-        *slash = '/';
-    }
-    return rc ? rc : make_folder(folder, err);
+    char folder[CACHE_FOLDER];
+    int rc = cache_folder_make(config->output_dir, folder, err);
+    if (rc)
+        return rc;
+    int n = snprintf(path, path_nbytes, "%s/tokens-%016llx.bin", folder, (unsigned long long)key);
+    return n < 0 || (size_t)n + 32 >= path_nbytes
+               ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->output_dir, "the path is too long")
+               : 0;
 }
 
 static int map_file(const char *path, void **map, size_t *nbytes, struct fsdpck_error *err)

@@ -22,23 +22,9 @@ struct head {
 
 static const char magic[8] = "fsdppic";
 
-static int make_folder(const char *path, struct fsdpck_error *err)
-{
-    return mkdir(path, 0777) && errno != EEXIST ? fsdpck_error_sys(err, errno, path, "mkdir") : 0;
-}
-
 int picture_cache_open(const char *output_dir, struct picture_cache *out, struct fsdpck_error *err)
 {
-    char *path = out->folder;
-    int rc = 0;
-    if (snprintf(path, sizeof out->folder, "%s/cache", output_dir) >= (int)sizeof out->folder - 64)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, output_dir, "the path is too long");
-    for (char *slash = path + 1; !rc && (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        rc = make_folder(path, err);
-        *slash = '/';
-    }
-    return rc ? rc : make_folder(path, err);
+    return cache_folder_make(output_dir, out->folder, err);
 }
 
 static void path_of(const struct picture_cache *c, const struct picture_matrix *m, char path[4200])

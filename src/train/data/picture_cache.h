@@ -4,10 +4,10 @@
 #ifndef TRAIN_PICTURE_CACHE_H
 #define TRAIN_PICTURE_CACHE_H
 
-#include <fsdpck/error.h>
+#include "data/cache_folder.h"
 
 struct picture_cache {
-    char folder[4096];
+    char folder[CACHE_FOLDER];
 };
 
 /* One matrix: what it is, and its shape. */
