@@ -20,7 +20,7 @@ static double read_datum(const struct serve_datum *d)
 {
     double sum = 0;
     for (int64_t i = 0; i < d->n; i++)
-        sum += d->tokens[i] + (d->targets ? d->targets[i] : 0);
+        sum += (double)d->tokens[i] + (d->targets ? d->targets[i] : 0);
     for (int64_t i = 0; i < d->n; i++)
         d->target_logprobs[i] = 0;
     return sum + sum_of(d->weights, d->n) + sum_of(d->logprobs, d->n) + sum_of(d->advantages, d->n) +
