@@ -57,9 +57,29 @@ def compare_plugins(events):
     assert plugin_data_pb2.HParamsPluginData.FromString(content).session_end_info.status == 1
 
 
+def compare_pictures(tool, folder):
+    """Those that a run on pictures draws."""
+    (folder / "pictures.json").write_text(json.dumps({
+        "model": str(ROOT / "fixtures/tiny-flux2"), "output_dir": "drawn",
+        "data": {"train": str(ROOT / "fixtures/pictures")}, "image": {"resolution": 32, "max_sequence_length": 16},
+        "lora": {"r": 4, "target_modules": ["to_q"]}, "train": {"max_steps": 2, "learning_rate": 1e-3},
+        "sample": {"every": 1, "prompts": ["a fox", {"prompt": "a house", "height": 48}]},
+        "log": {"report_to": ["tensorboard"]}}))
+    done = subprocess.run([tool, "run", "pictures.json", "-q", "--ranks", "2"], cwd=folder, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    events = read(folder / "drawn")
+    for number in (0, 1):
+        found = events.Images(f"samples/{number}")
+        assert [(e.step, e.width, e.height) for e in found] == [(s, 32, 48 if number else 32) for s in (0, 1, 2)], found
+        for e in found:
+            path = folder / f"drawn/samples/step-{e.step:06}-{number + 1}.png"
+            assert e.encoded_image_string == path.read_bytes(), path
+
+
 def read(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
 
 
 def check(fsdpck, model=ROOT / "fixtures/tiny-llama-tied"):
@@ -82,6 +102,7 @@ def check(fsdpck, model=ROOT / "fixtures/tiny-llama-tied"):
         with open(files[-1], "ab") as f:  # a record that is not finished hides nothing
             f.write(struct.pack("<Q", 99) + b"torn")
         compare_scalars(read(folder / "run"), lines)
+        compare_pictures(tool, folder)
     return []
 
 

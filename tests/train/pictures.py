@@ -399,10 +399,6 @@ def not_trained(folder):
                 "modules_to_save": ["proj_out"]
             }
     }, "modules_to_save"), ({
-            "sample": {
-                "prompts": ["a fox"]
-            }
-    }, "sample.prompts"), ({
             "data": {
                 "plan": "plan.json"
             }

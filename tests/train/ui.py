@@ -180,6 +180,20 @@ def links(s, number):
     check([s.raw("GET", href)[0] for _ in range(2)] == [200, 404], "a link is used once")
     for guess in ("0" * 32, "", "x", href[10:-1]):
         check(s.raw("GET", "/download/" + guess)[0] == 404, "a guess", guess)
+    # Pictures of samples/: PNG files there, and nothing else.
+    (folder / "samples/step-000002-1.png").write_bytes(b"\x89PNG")
+    (folder / "samples/note.txt").write_text("x")
+    os.symlink("/etc/passwd", folder / "samples/link.png")
+    status, headers, data = s.raw("GET", f"/api/jobs/{number}/samples/step-000002-1.png")
+    check(status == 200 and data == b"\x89PNG" and headers["Content-Type"] == "image/png", status, headers)
+    check(
+        s.get(f"/api/jobs/{number}/run")["pictures"] == [{
+            "step": 2,
+            "prompt": 1,
+            "file": "step-000002-1.png"
+        }], "pictures")
+    for name in ("note.txt", "link.png", "no.png", ".png", "../metrics.png", "..%2fmetrics.png", "a" * 300 + ".png"):
+        check(s.raw("GET", f"/api/jobs/{number}/samples/{name}")[0] == 404, "pictures", name)
     names = [f["name"] for f in s.get(f"/api/jobs/{number}/files")["files"]]
     check("link" not in names and "fifo" not in names and not any(n.startswith(("dir/", "cache/")) for n in names),
           names)

@@ -6,7 +6,7 @@
 static const char head[] =
     PAGE_HEAD "<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-              "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+              "script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">\n"
               "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
 static const char empty[] = "<main id=\"page\"><noscript><p>A script in this file draws the page. The numbers are in "
                             "the element <code>data</code>.</p></noscript></main>\n";

@@ -44,7 +44,7 @@ static int read_run(const char *folder, const char *jsonl, size_t nsamples, stru
 {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/%s", folder, jsonl);
-    run->name = folder;
+    run->name = run->folder_path = folder;
     if (n < 0 || (size_t)n >= sizeof path)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "the path is too long");
     int rc = train_history_read(path, &run->history, err);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures go to PNG files (libpng). With several pictures, each name gets a number. */
+/* Pictures go to PNG files. With several pictures, each name gets a number. */
 #include "sample_image.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +23,7 @@ struct pictures {
 
 static bool put_png(FILE *f, const void *ctx)
 {
-    const struct image *image = ctx;
-    png_image png = { .version = PNG_IMAGE_VERSION,
-                      .width = (png_uint_32)image->width,
-                      .height = (png_uint_32)image->height,
-                      .format = PNG_FORMAT_RGB };
-    return png_image_write_to_stdio(&png, f, 0, image->pixels, 0, NULL) || ferror(f);
+    return image_put_png(f, ctx);
 }
 
 /* "a.png", or "a-3.png" if there are several. */

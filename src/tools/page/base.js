@@ -17,6 +17,15 @@ const Page = (function () {
   function shape(parent, name, attributes, text) {
     return fill(document.createElementNS("http://www.w3.org/2000/svg", name), text, attributes, parent);
   }
+  /* A picture that a run drew, under its prompt. picture.png: base64; without it, the caller sets src. */
+  function picture(parent, picture, config, title) {
+    const prompts = config && config.sample && config.sample.prompts || [], prompt = prompts[picture.prompt - 1];
+    const text = typeof prompt === "string" ? prompt : prompt && prompt.prompt || "prompt " + picture.prompt;
+    const figure = make(parent, "figure"), caption = make(figure, "figcaption");
+    make(caption, "span", text);
+    make(caption, "span", title, { class: "note" });
+    return make(figure, "img", null, picture.png ? { alt: text, src: "data:image/png;base64," + picture.png } : { alt: text });
+  }
   function number(x) {
     if (x === null || x === undefined) return "not finite";
     if (Number.isInteger(x) && Math.abs(x) < 1e7) return x.toLocaleString("en-US");
@@ -84,6 +93,6 @@ const Page = (function () {
       make(box, "span", r[2], { class: "value" });
     });
   }
-  return { data: data, main: main, make: make, shape: shape, number: number, bytes: bytes, duration: duration,
+  return { data: data, main: main, make: make, shape: shape, picture: picture, number: number, bytes: bytes, duration: duration,
     time: time, begin: begin, section: section, tiles: tiles, table: table, bars: bars };
 })();

@@ -99,7 +99,7 @@
   }
   const MEMORY = { shard_bytes: "its parameters", gradient_bytes: "gradients", optimizer_bytes: "moments and masters",
     gather_buffer_bytes: "buffers to gather into", kept_bytes: "parts kept for the backward", exchange_buffer_bytes: "buffers for other hosts' sums",
-    snapshot_bytes: "copy of what is saved", spare_bytes: "copies for --elastic", activation_bytes: "activations and scratch", sample_bytes: "keys and values of samples" };
+    snapshot_bytes: "copy of what is saved", spare_bytes: "copies for --elastic", activation_bytes: "activations and scratch", sample_bytes: "samples" };
   function addMemory() {
     const planned = runs.filter((run) => lastStart(run) && lastStart(run).memory);
     if (!planned.length) return;
@@ -140,13 +140,17 @@
     Page.table(Page.section("Checkpoints"), one ? head : ["run", ...head], rows);
   }
   function addSamples() {
-    if (!runs.some((run) => run.samples.length)) return;
+    if (!runs.some((run) => run.samples.length || run.pictures.length)) return;
     const section = Page.section("Samples"), box = make(section, "div", null, { class: "samples" });
     runs.forEach((run) => run.samples.forEach((s) => {
       const card = make(box, "div");
       make(card, "h3", named(run, "step " + s.step));
       make(card, "pre", s.text + (s.cut ? " …" : ""), { tabindex: 0 });
     }));
+    runs.forEach((run) => run.pictures.forEach((p) =>
+      Page.picture(box, p, (lastStart(run) || {}).config, named(run, "step " + p.step))));
+    runs.filter((run) => run.pictures_left_out).forEach((run) =>
+      make(section, "p", named(run, run.pictures_left_out + " more picture(s) in samples/."), { class: "note" }));
     runs.filter((run) => run.samples_left_out).forEach((run) =>
       make(section, "p", named(run, run.samples_left_out + " more file(s) in samples/."), { class: "note" }));
   }

@@ -107,7 +107,11 @@ const Job = (function () {
       make(card, "h3", "step " + s.step);
       make(card, "pre", s.text + (s.cut ? " …" : ""), { tabindex: 0 });
     });
-    if (!run.samples.length) make(box, "p", "None yet. sample.prompts of the config says what is sampled.", { class: "note" });
+    run.pictures.slice().reverse().sort((a, b) => b.step - a.step || a.prompt - b.prompt).forEach((p) => {
+      const image = Page.picture(box, p, shown.config, "step " + p.step), path = "/api/jobs/" + shown.id + "/samples/" + p.file;
+      Server.picture(path).then((source) => { image.src = source; }).catch(() => {});
+    });
+    if (!run.samples.length && !run.pictures.length) make(box, "p", "None yet. sample.prompts of the config says what is sampled.", { class: "note" });
   }
   function addLog(text) {
     const log = shown.log, atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
@@ -187,7 +191,7 @@ const Job = (function () {
     make(Page.main, "p", "job " + job.id + " · " + job.output_dir, { class: "lead" });
     const state = make(Page.main, "p", null, { id: "job-state" }), actions = make(Page.main, "div", null, { class: "actions", id: "job-actions" });
     shown = { id: job.id, state: state, actions: actions, curves: new Map(), rest: "", redraws: true, step: 0, last: null,
-      lora: !!(job.config && job.config.lora) };
+      config: job.config, lora: !!(job.config && job.config.lora) };
     if (job.kind === "run") {
       const curves = section("Curves", "curves");
       Charts.clear();
@@ -230,7 +234,7 @@ const Job = (function () {
       else drawCharts();
     } else if (name === "log") {
       addLog(data.text);
-      if (/sample \d+:/.test(data.text)) refreshSamples(id);
+      if (/sample \d+:|pictures? drawn/.test(data.text)) refreshSamples(id);
     }
   }
   async function show(id) {

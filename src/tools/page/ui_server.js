@@ -39,6 +39,17 @@ const Server = (function () {
     return answer.json();
   }
   const get = (path) => call("GET", path), post = (path, body) => call("POST", path, body);
+  /* The address of a picture that only requests with the token get. */
+  async function picture(path) {
+    const answer = await fetch(path, { headers: headers() });
+    if (!answer.ok) throw await refusal(answer);
+    const reader = new FileReader(), blob = await answer.blob();
+    return new Promise((done, failed) => {
+      reader.onload = () => done(reader.result);
+      reader.onerror = () => failed(reader.error);
+      reader.readAsDataURL(blob);
+    });
+  }
   /* Like call(), but shows errors. Returns the answer, or null. */
   async function act(method, path, body) {
     say("");
@@ -139,6 +150,6 @@ const Server = (function () {
     })();
   }
 
-  return { takeToken: takeToken, say: say, get: get, post: post, call: call, act: act, pour: pour, download: download,
+  return { takeToken: takeToken, say: say, get: get, post: post, call: call, act: act, picture: picture, pour: pour, download: download,
     openReport: openReport, stream: stream, leave: leave };
 })();

@@ -2,12 +2,18 @@
 /* Makes the data of a report. Values keep all their digits, so that they are those of metrics.jsonl. */
 #include "report/report_json.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "common/base64.h"
 #include "common/json_out.h"
 
-enum { SAMPLE_NBYTES = 8192, CONFIG_NBYTES = 100000 };
+enum { SAMPLE_NBYTES = 8192, CONFIG_NBYTES = 100000, PNG_NBYTES = 1 << 28 };
 
 static json_t *number(double value)
 {
@@ -76,6 +82,51 @@ static json_t *sample_json(const struct train_sampled *s)
     return json_pack("{s:o, s:o, s:b}", "step", json_out_u64(s->step), "text", json_out_text(s->text), "cut", cut);
 }
 
+/* A regular file whole; NULL: it cannot be read. Owned. */
+static void *read_whole(const char *path, size_t *nbytes)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    void *bytes = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < PNG_NBYTES
+                      ? malloc((size_t)st.st_size + 1)
+                      : NULL;
+    const ssize_t n = bytes ? read(fd, bytes, (size_t)st.st_size) : 0;
+    if (fd >= 0)
+        close(fd);
+    if (bytes && n != st.st_size) {
+        free(bytes);
+        return NULL;
+    }
+    *nbytes = (size_t)n;
+    return bytes;
+}
+
+/* The file in base64; NULL: it cannot be read any more. */
+static json_t *png_json(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    size_t nbytes = 0;
+    const int n = snprintf(path, sizeof path, "%s/samples/%s", folder, name);
+    void *png = n > 0 && n < PATH_MAX ? read_whole(path, &nbytes) : NULL;
+    char *text = png ? base64_of(png, nbytes) : NULL;
+    json_t *o = text ? json_string(text) : NULL;
+    free(png);
+    free(text);
+    return o;
+}
+
+static json_t *drawn_json(const struct train_drawn *d, const char *folder)
+{
+    char name[TRAIN_DRAWN_NAME];
+    train_drawn_name(d, name);
+    json_t *o =
+        json_pack("{s:o, s:o, s:s}", "step", json_out_u64(d->step), "prompt", json_out_u64(d->prompt), "file", name);
+    json_t *png = folder ? png_json(folder, name) : NULL;
+    if (png)
+        json_object_set_new(o, "png", png);
+    return o;
+}
+
 /* A config with long lists, of prompts for example, would make most of the page. */
 static json_t *events_json(const struct train_folder *f)
 {
@@ -94,7 +145,7 @@ json_t *report_json_run(const struct report_run *run, size_t npoints)
 {
     const struct train_history *h = &run->history;
     const struct train_folder *f = &run->folder;
-    json_t *o = json_object(), *saved = json_array(), *sampled = json_array();
+    json_t *o = json_object(), *saved = json_array(), *sampled = json_array(), *drawn = json_array();
     bool ok = true;
     for (size_t i = 0; i < f->nsaved; i++)
         ok &= json_out_append(saved,
@@ -102,6 +153,8 @@ json_t *report_json_run(const struct report_run *run, size_t npoints)
                                         json_out_u64(f->saved[i].nbytes), "files", json_out_u64(f->saved[i].nfiles)));
     for (size_t i = 0; i < f->nsampled; i++)
         ok &= json_out_append(sampled, sample_json(&f->sampled[i]));
+    for (size_t i = 0; i < f->ndrawn; i++)
+        ok &= json_out_append(drawn, drawn_json(&f->drawn[i], run->folder_path));
     ok &= json_out_put(o, "name", json_out_text(run->name));
     ok &= json_out_put(o, "state", json_string(train_folder_state(f)));
     ok &= json_out_put(o, "lines", json_out_u64(h->nsteps));
@@ -113,6 +166,8 @@ json_t *report_json_run(const struct report_run *run, size_t npoints)
     ok &= json_out_put(o, "checkpoints", saved);
     ok &= json_out_put(o, "samples", sampled);
     ok &= json_out_put(o, "samples_left_out", json_out_u64(f->nsampled_all - f->nsampled));
+    ok &= json_out_put(o, "pictures", drawn);
+    ok &= json_out_put(o, "pictures_left_out", json_out_u64(f->ndrawn_all - f->ndrawn));
     ok &= json_out_put(o, "events", events_json(f));
     ok &= json_out_put(o, "curves", curves_json(h, npoints));
     if (ok)

@@ -7,7 +7,8 @@
 #include <train/history.h>
 
 struct report_run {
-    const char *name; /* as it was typed */
+    const char *name;        /* as it was typed */
+    const char *folder_path; /* from which pictures are put into the page; NULL: they are only listed */
     struct train_history history;
     struct train_folder folder;
 };

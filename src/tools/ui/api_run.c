@@ -155,6 +155,28 @@ static struct MHD_Response *show_run(struct request *r, unsigned *status)
     return rc ? http_error(status, &err) : http_json(o, status);
 }
 
+/* A PNG file of samples/, for the page; a script gives the request its token. */
+static struct MHD_Response *send_picture(struct request *r, unsigned *status)
+{
+    struct fsdpck_error err = { 0 };
+    struct stat st;
+    char file[PATH_MAX];
+    const size_t n = r->rest ? strlen(r->rest) : 0;
+    json_t *job = jobs_get(r->ui->sql, r->id, &err);
+    if (!job)
+        return http_error(status, &err);
+    const bool is_png = n > 4 && n < 256 && strcmp(r->rest + n - 4, ".png") == 0 && !strchr(r->rest, '/');
+    snprintf(file, sizeof file, "samples/%.255s", is_png ? r->rest : "");
+    const int fd = is_png ? beneath_open(job_text(job, "output_dir"), file, &st) : -1;
+    json_decref(job);
+    if (fd < 0)
+        return http_refuse(status, MHD_HTTP_NOT_FOUND, "there is no such picture");
+    struct MHD_Response *answer = MHD_create_response_from_fd64((uint64_t)st.st_size, fd);
+    MHD_add_response_header(answer, "Content-Type", "image/png");
+    MHD_add_response_header(answer, "Cache-Control", "no-store");
+    return answer;
+}
+
 static struct MHD_Response *list_files(struct request *r, unsigned *status)
 {
     struct fsdpck_error err = { 0 };
@@ -192,6 +214,7 @@ static struct MHD_Response *send_report(const json_t *job, unsigned *status)
     char *text = NULL;
     size_t nbytes = 0;
     int rc = read_run(job, SAMPLES, &run, &err);
+    run.folder_path = job_text(job, "output_dir");
     FILE *f = rc ? NULL : open_memstream(&text, &nbytes);
     const bool whole = f && report_out_page(f, &run, 1);
     const bool closed = f && fclose(f) == 0;
@@ -204,9 +227,9 @@ static struct MHD_Response *send_report(const json_t *job, unsigned *status)
     }
     struct MHD_Response *answer = MHD_create_response_from_buffer(nbytes, text, MHD_RESPMEM_MUST_FREE);
     MHD_add_response_header(answer, "Content-Type", "text/html; charset=utf-8");
-    MHD_add_response_header(
-        answer, "Content-Security-Policy",
-        "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'");
+    MHD_add_response_header(answer, "Content-Security-Policy",
+                            "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src "
+                            "'unsafe-inline'; img-src data:");
     return answer;
 }
 
@@ -251,6 +274,7 @@ const struct route routes_run[] = {
     { .method = "POST", .path = "/api/jobs/#/sample", .handle = ask_run },
     { .method = "GET", .path = "/api/jobs/#/log", .handle = show_log },
     { .method = "GET", .path = "/api/jobs/#/run", .handle = show_run },
+    { .method = "GET", .path = "/api/jobs/#/samples/*", .handle = send_picture },
     { .method = "GET", .path = "/api/jobs/#/files", .handle = list_files },
     { .method = "POST", .path = "/api/jobs/#/tickets", .handle = make_ticket },
     { .method = "GET", .path = "/download/*", .handle = download, .open = true },

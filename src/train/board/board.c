@@ -15,11 +15,12 @@ struct board {
 };
 
 /* Fields of TensorBoard's messages. */
-enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_IMAGE = 4, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
 enum { METADATA_PLUGIN = 1, METADATA_CLASS = 4, PLUGIN_NAME = 1, PLUGIN_CONTENT = 2, CLASS_TENSOR = 2 };
 enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRING = 8, SHAPE_DIM = 2, DIM_SIZE = 1 };
 enum { DTYPE_FLOAT = 1, DTYPE_STRING = 7, SESSION_STATUS = 1, SESSION_START = 1 };
 enum { LAYOUT_CATEGORY = 2, CATEGORY_TITLE = 1, CATEGORY_CHART = 2, CHART_TITLE = 1, CHART_LINES = 2, LINES_TAG = 1 };
+enum { IMAGE_HEIGHT = 1, IMAGE_WIDTH = 2, IMAGE_CHANNELS = 3, IMAGE_FILE = 4 };
 enum { TAG_NBYTES = 256 };
 
 /* Names of scalars, where people have charts for them under these. The others are kept in groups by their endings. */
@@ -160,6 +161,36 @@ int board_put_sample(struct board *b, uint64_t step, size_t number, const char *
     proto_end(m, value);
     proto_end(m, summary);
     free(shown);
+    return events_end(&b->events, err);
+}
+
+/* ---- pictures */
+
+/* A number in the header of a PNG file, whose bytes are the highest first. */
+static uint32_t number_at(const unsigned char *png, size_t at)
+{
+    return (uint32_t)png[at] << 24 | (uint32_t)png[at + 1] << 16 | (uint32_t)png[at + 2] << 8 | png[at + 3];
+}
+
+int board_put_picture(struct board *b, uint64_t step, size_t number, const void *png, size_t nbytes,
+                      struct fsdpck_error *err)
+{
+    enum { WIDTH_AT = 16, HEIGHT_AT = 20, HEADER = 24 };
+    char tag[40];
+    if (nbytes < HEADER)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "a picture of %zu bytes is no PNG file", nbytes);
+    snprintf(tag, sizeof tag, "samples/%zu", number);
+    struct proto *m = events_begin(&b->events, step);
+    const size_t summary = proto_begin(m, EVENT_SUMMARY), value = proto_begin(m, SUMMARY_VALUE);
+    proto_put_text(m, VALUE_TAG, tag);
+    const size_t image = proto_begin(m, VALUE_IMAGE);
+    proto_put_varint(m, IMAGE_HEIGHT, number_at(png, HEIGHT_AT));
+    proto_put_varint(m, IMAGE_WIDTH, number_at(png, WIDTH_AT));
+    proto_put_varint(m, IMAGE_CHANNELS, 3);
+    proto_put_bytes(m, IMAGE_FILE, png, nbytes);
+    proto_end(m, image);
+    proto_end(m, value);
+    proto_end(m, summary);
     return events_end(&b->events, err);
 }
 

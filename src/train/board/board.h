@@ -22,6 +22,9 @@ int board_put_line(struct board *b, const json_t *line, struct fsdpck_error *err
 /* Adds a prompt and its sample as a text. */
 int board_put_sample(struct board *b, uint64_t step, size_t number, const char *text, size_t nbytes,
                      struct fsdpck_error *err);
+/* Adds a PNG file as a picture. */
+int board_put_picture(struct board *b, uint64_t step, size_t number, const void *png, size_t nbytes,
+                      struct fsdpck_error *err);
 int board_put_end(struct board *b, uint64_t step, enum board_end how, struct fsdpck_error *err);
 
 #endif

@@ -44,7 +44,9 @@ static void show_values(const struct config_key *key, char *out, size_t nbytes)
     case KEY_POLICY: snprintf(out, nbytes, "list of {\"modules\": …} with other keys of fsdp"); break;
     case KEY_TENANTS: snprintf(out, nbytes, "list of objects with a name, or path of a folder of such files"); break;
     case KEY_PROMPTS:
-        snprintf(out, nbytes, "list of strings, of lists of messages, and of {\"text\": …} or {\"input_ids\": […]}");
+        snprintf(
+            out, nbytes,
+            "list of strings, of lists of messages, and of {\"text\": …}, {\"input_ids\": […]} or {\"prompt\": …}");
         break;
     }
 }

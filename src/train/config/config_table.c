@@ -20,7 +20,8 @@ const struct config_section config_sections[] = {
               "sharding_strategy, forward_prefetch, backward_prefetch and activation_checkpointing, each \"auto\"." },
     { "dtype", "Data types of the computation." },
     { "checkpoint", "Checkpoints in output_dir/checkpoints, and what is written when the run ends." },
-    { "sample", "Text that the model generates while it trains. It goes to the log and to output_dir/samples." },
+    { "sample", "Text or pictures that the model generates while it trains. They go to output_dir/samples, and text to "
+                "the log too." },
     { "log", "Progress and metrics." },
 };
 const size_t config_nsections = sizeof config_sections / sizeof config_sections[0];
@@ -604,14 +605,16 @@ const struct config_key config_keys[] = {
       .type = KEY_U64,
       .offset = AT(sample.every),
       .max = 1e12,
-      .doc = "Number of steps between samples. The last step is sampled too. With 0, samples are made only on "
-             "request: `echo sample > output_dir/control`." },
+      .doc = "Number of steps between samples. The last step is sampled too, and pictures are drawn before the first "
+             "one as well. With 0, samples are made only on request: `echo sample > output_dir/control`." },
     { .name = "sample.prompts",
       .type = KEY_PROMPTS,
       .offset = AT(sample.prompts),
       .idle = idle_until_asked,
       .doc = "Prompts to continue greedily, by at most 128 tokens each. A string is a user's message where the "
-             "model has a chat template. The other forms are taken as they are." },
+             "model has a chat template. The other forms are taken as they are. For pictures: strings, or objects "
+             "with prompt and, as in diffusers, negative_prompt, height, width, num_inference_steps, guidance_scale "
+             "and seed (42). Sides are image.resolution unless given; [trigger] becomes image.trigger_word." },
 
     { .name = "log.every",
       .type = KEY_U64,

@@ -2,14 +2,13 @@
 #include "data/picture_cache.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fsdpck/dtype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
+
+#include "text/new_file.h"
 
 enum { VERSION = 1 };
 
@@ -45,32 +44,17 @@ static struct head head_of(const struct picture_matrix *m, const void *data)
     return h;
 }
 
-static int write_all(FILE *f, const struct head *h, const void *data, size_t nbytes)
-{
-    return fwrite(h, sizeof *h, 1, f) != 1 || fwrite(data, 1, nbytes, f) != nbytes || fflush(f) || fsync(fileno(f));
-}
+/* What a file is made of. */
+struct content {
+    const struct head *head;
+    const void *data;
+    size_t nbytes;
+};
 
-static int write_file(const char *path, const struct head *h, const void *data, size_t nbytes, struct fsdpck_error *err)
+static bool put(FILE *f, const void *ctx)
 {
-    char temporary[4300];
-    snprintf(temporary, sizeof temporary, "%s.tmp-XXXXXX", path);
-    const int fd = mkostemp(temporary, O_CLOEXEC);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f) {
-        fsdpck_error_sys(err, errno, temporary, "create");
-        if (fd >= 0)
-            close(fd);
-        return err ? err->code : FSDPCK_ERR_IO;
-    }
-    fchmod(fd, 0644);
-    int rc = write_all(f, h, data, nbytes) ? fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write") : 0;
-    if (fclose(f) && !rc)
-        rc = fsdpck_error_sys(err, errno, temporary, "close");
-    if (!rc && rename(temporary, path))
-        rc = fsdpck_error_sys(err, errno, path, "rename");
-    if (rc)
-        unlink(temporary);
-    return rc;
+    const struct content *c = ctx;
+    return fwrite(c->head, sizeof *c->head, 1, f) == 1 && fwrite(c->data, 1, c->nbytes, f) == c->nbytes;
 }
 
 int picture_cache_put(const struct picture_cache *c, const struct picture_matrix *m, const float *data,
@@ -84,7 +68,8 @@ int picture_cache_put(const struct picture_cache *c, const struct picture_matrix
                       (uint64_t)(m->nrow * m->ncol));
     const struct head h = head_of(m, stored);
     path_of(c, m, path);
-    int rc = write_file(path, &h, stored, nbytes_of(m), err);
+    const struct content content = { &h, stored, nbytes_of(m) };
+    int rc = new_file_write(path, put, &content, err);
     free(stored);
     return rc;
 }

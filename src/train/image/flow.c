@@ -4,8 +4,10 @@
 static int predict(const struct flow *f, const float *text, const float *x, float sigma, float *v,
                    struct fsdpck_error *err)
 {
-    int rc = flux2_forward_text(f->forward, text, err);
-    return rc ? rc : flux2_forward_run(f->forward, NULL, x, sigma, f->guidance, v, err);
+    int rc = f->before ? f->before(f->ctx, err) : 0;
+    if (!rc)
+        rc = flux2_forward_text(f->forward, text, err);
+    return rc ? rc : flux2_forward_run(f->forward, f->hook, x, sigma, f->guidance, v, err);
 }
 
 /* With guidance, away from the velocity of the negative text. */

@@ -8,12 +8,15 @@
 
 struct flow {
     struct flux2_forward *forward;
-    const float *text;     /* embeddings, as flux2_forward_text() wants them */
-    const float *negative; /* those that guidance leads away from; NULL: no guidance */
-    float guidance;        /* v = v⁻ + guidance·(v⁺ - v⁻) */
-    const float *sigmas;   /* (nstep + 1) */
-    int64_t nstep, nelem;  /* nelem: of the latents */
-    /* After each step, counted from 1; nonzero ends the work with that code. May be NULL. */
+    const float *text;               /* embeddings, as flux2_forward_text() wants them */
+    const float *negative;           /* those that guidance leads away from; NULL: no guidance */
+    float guidance;                  /* v = v⁻ + guidance·(v⁺ - v⁻) */
+    const float *sigmas;             /* (nstep + 1) */
+    int64_t nstep, nelem;            /* nelem: of the latents */
+    const struct compute_hook *hook; /* of each prediction; may be NULL */
+    /* Before each prediction; after each step, counted from 1. Nonzero ends the work with that code. Each may be NULL.
+     */
+    int (*before)(void *ctx, struct fsdpck_error *err);
     int (*after)(void *ctx, int64_t step, struct fsdpck_error *err);
     void *ctx;
 };

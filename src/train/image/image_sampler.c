@@ -3,15 +3,14 @@
  * leaves memory. */
 #include <train/image.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays/normal.h"
+#include "image/decoder.h"
 #include "image/flow.h"
+#include "image/request.h"
 #include "image/schedule.h"
 #include "image/text_embed.h"
-#include "image/vae.h"
 #include "sample/whole.h"
 
 struct work {
@@ -27,7 +26,7 @@ struct work {
 
 static bool is_guided(const struct work *w)
 {
-    return !w->pipeline.distilled && w->r.guidance > 1;
+    return image_request_is_guided(&w->pipeline, &w->r);
 }
 
 static int progress(const struct work *w, enum image_phase phase, uint64_t done, uint64_t total,
@@ -43,29 +42,6 @@ static void note(const struct work *w, const char *line)
 {
     if (w->opt->fs.note)
         w->opt->fs.note(w->opt->fs.ctx, line);
-}
-
-static int check_request(struct work *w, struct fsdpck_error *err)
-{
-    struct image_request *r = &w->r;
-    r->height = r->height ? r->height : IMAGE_DEFAULT_SIDE;
-    r->width = r->width ? r->width : IMAGE_DEFAULT_SIDE;
-    r->nstep = r->nstep ? r->nstep : w->pipeline.distilled ? IMAGE_DISTILLED_STEPS : IMAGE_DEFAULT_STEPS;
-    r->max_tokens = r->max_tokens ? r->max_tokens : IMAGE_DEFAULT_TOKENS;
-    r->count = r->count ? r->count : 1;
-    r->negative = r->negative ? r->negative : "";
-    if (w->pipeline.distilled && (r->guidance > 1 || *r->negative))
-        note(w, "the model is distilled: guidance and a negative prompt have no effect");
-    r->guidance = r->guidance < 0 ? IMAGE_DEFAULT_GUIDANCE : r->guidance;
-    if (r->height % IMAGE_UNIT || r->width % IMAGE_UNIT || r->height < IMAGE_UNIT || r->width < IMAGE_UNIT ||
-        r->height > IMAGE_MOST || r->width > IMAGE_MOST)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                "a picture of %lld × %lld pixels: sides are multiples of %d, up to %d",
-                                (long long)r->width, (long long)r->height, IMAGE_UNIT, IMAGE_MOST);
-    if (r->nstep < 1 || r->nstep > 1000 || r->max_tokens < 1 || r->max_tokens > 1 << 16 || !isfinite(r->guidance))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                "from 1 to 1000 steps, 1 to 65536 tokens and a finite guidance are wanted");
-    return 0;
 }
 
 static int read_texts(struct work *w, struct fsdpck_error *err)
@@ -109,13 +85,6 @@ static float *latents_of(const struct work *w, size_t prompt, size_t number)
     return w->latents + (prompt * w->r.count + number) * (size_t)(w->height * w->width * w->nchannel);
 }
 
-/* The noise of a picture depends on its seed alone. */
-static void begin(const struct work *w, size_t number, float *x)
-{
-    const struct kern_philox rng = { .seed = w->r.seed + number, .name = 0x696d6167 };
-    normal_draw(x, (uint64_t)(w->height * w->width * w->nchannel), &rng, 0);
-}
-
 struct progress_of {
     const struct work *w;
     uint64_t before;
@@ -142,7 +111,7 @@ static int flow_one(const struct work *w, struct flux2_forward *forward, size_t 
                                .nelem = w->height * w->width * w->nchannel,
                                .after = after_step,
                                .ctx = &p };
-    begin(w, number, latents_of(w, prompt, number));
+    image_request_noise(&w->r, number, flow.nelem, latents_of(w, prompt, number));
     return flow_run(&flow, latents_of(w, prompt, number), velocities, err);
 }
 
@@ -193,50 +162,20 @@ static int run_transformer(struct work *w, struct fsdpck_error *err)
     return rc;
 }
 
-static int decode_one(const struct work *w, const struct vae *v, struct kern_stream *stream, size_t i, uint8_t *pixels,
-                      struct fsdpck_error *err)
+static int decode(struct work *w, struct fsdpck_error *err)
 {
-    const struct kern_device *device = kern_device_find("cpu", (char[KERN_MESSAGE_BYTES]){ 0 });
-    const struct image image = { i / w->r.count, i % w->r.count, w->r.height, w->r.width, pixels };
-    int rc = vae_decode(v, device, stream, latents_of(w, image.prompt, image.number), w->height, w->width, pixels, err);
-    return rc ? rc : w->calls->made(w->calls->ctx, &image, err);
-}
-
-static int decode_all(struct work *w, const struct vae *v, struct fsdpck_error *err)
-{
-    const struct kern_device *device = kern_device_find("cpu", (char[KERN_MESSAGE_BYTES]){ 0 });
-    struct kern_pool *pool = kern_pool_new(w->opt->nthreads ? w->opt->nthreads : fsdpck_processors());
-    struct kern_stream *stream = NULL;
-    char message[KERN_MESSAGE_BYTES] = "no threads";
     const size_t n = w->r.nprompts * w->r.count;
-    uint8_t *pixels = malloc((size_t)(w->r.height * w->r.width * 3));
-    int rc = pixels ? 0 : fsdpck_error_nomem(err, (size_t)(w->r.height * w->r.width * 3));
-    if (!rc && (!pool || device->stream_new(0, pool, &stream, message) != KERN_OK))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels cannot start: %s", message);
+    struct image_decoder decoder;
+    int rc = image_decoder_open(&w->pipeline, w->opt, w->nchannel, w->r.height, w->r.width, &decoder, err);
     for (size_t i = 0; i < n && !rc; i++) {
-        rc = decode_one(w, v, stream, i, pixels, err);
+        struct image image = { .prompt = i / w->r.count, .number = i % w->r.count };
+        rc = image_decoder_run(&decoder, latents_of(w, image.prompt, image.number), &image, err);
+        if (!rc)
+            rc = w->calls->made(w->calls->ctx, &image, err);
         if (!rc)
             rc = progress(w, IMAGE_DECODES, i + 1, n, err);
     }
-    device->stream_free(stream);
-    kern_pool_free(pool);
-    free(pixels);
-    return rc;
-}
-
-static int decode(struct work *w, struct fsdpck_error *err)
-{
-    const bool whole = w->opt->dtype && strcmp(w->opt->dtype, "fp32") == 0;
-    struct vae *v;
-    int rc = vae_open(&w->pipeline, false, whole ? KERN_F32 : KERN_BF16, &w->opt->fs, &v, err);
-    if (!rc && (vae_unit(v) != IMAGE_UNIT || 4 * v->config.nlatent != w->nchannel))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, w->pipeline.folder,
-                              "the vae makes %lld pixels of %lld channels, not %d of the transformer's %lld",
-                              (long long)vae_unit(v), (long long)(4 * v->config.nlatent), IMAGE_UNIT,
-                              (long long)w->nchannel);
-    if (!rc)
-        rc = decode_all(w, v, err);
-    vae_close(v);
+    image_decoder_close(&decoder);
     return rc;
 }
 
@@ -248,7 +187,7 @@ int image_sample(const char *pipeline, const struct sampler_options *opt, const 
     if (!rc)
         rc = schedule_check(&w.pipeline, err);
     if (!rc)
-        rc = check_request(&w, err);
+        rc = image_request_complete(&w.pipeline, &opt->fs, &w.r, err);
     w.height = w.r.height / IMAGE_UNIT;
     w.width = w.r.width / IMAGE_UNIT;
     if (!rc)

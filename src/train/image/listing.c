@@ -12,6 +12,7 @@
 
 #include "arrays/grow.h"
 #include "text/file.h"
+#include "text/trigger.h"
 #include "text/utf8.h"
 
 enum { MOST_CAPTION = 1 << 20, PATH = 4096, MOST_VARIANTS = 1 << 24 };
@@ -36,32 +37,6 @@ static bool is_picture(const char *name)
     return false;
 }
 
-/* Text with every "[trigger]" replaced by the word, which else comes first. */
-static char *with_trigger(const char *text, const char *word)
-{
-    static const char place[] = "[trigger]";
-    const size_t nword = word ? strlen(word) : 0;
-    size_t nplace = 0;
-    for (const char *at = text; (at = strstr(at, place)); at += sizeof place - 1)
-        nplace++;
-    const bool in_front = nword && !nplace && !strstr(text, word);
-    char *out = malloc(strlen(text) + (nplace + 1) * (nword + 1) + 1), *to = out;
-    if (!out)
-        return NULL;
-    if (in_front)
-        to += sprintf(to, "%s%s", word, *text ? " " : "");
-    while (*text) {
-        if (nword && strncmp(text, place, sizeof place - 1) == 0) {
-            to += sprintf(to, "%s", word);
-            text += sizeof place - 1;
-        } else {
-            *to++ = *text++;
-        }
-    }
-    *to = '\0';
-    return out;
-}
-
 /* caption: ends of lines are cut off. */
 static int add(struct listing *l, const char *path, char *caption, const struct train_config *config,
                struct fsdpck_error *err)
@@ -72,7 +47,7 @@ static int add(struct listing *l, const char *path, char *caption, const struct 
     if (!grow((void **)&l->items, &l->capacity, l->n + 1, sizeof *l->items))
         return fsdpck_error_nomem(err, (l->n + 1) * sizeof *l->items);
     l->items[l->n] =
-        (struct listed){ .path = strdup(path), .caption = with_trigger(caption, config->image.trigger_word) };
+        (struct listed){ .path = strdup(path), .caption = trigger_put(caption, config->image.trigger_word, true) };
     return l->items[l->n].path && l->items[l->n++].caption ? 0 : fsdpck_error_nomem(err, n + PATH);
 }
 

@@ -126,6 +126,8 @@ static int list_all(struct work *w, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, w->listing.n * sizeof *s->entries);
     s->n = w->listing.n;
     s->no_text = entry_name_of_text(&w->names, word ? word : "");
+    for (size_t i = 0; i < w->p->ntexts; i++)
+        w->p->text_names[i] = entry_name_of_text(&w->names, w->p->texts[i]);
     for (size_t i = 0; i < s->n; i++) {
         const struct listed *x = &w->listing.items[i];
         const struct bucket b = bucket_for(x);
@@ -170,6 +172,8 @@ static int put_texts(struct work *w, struct fsdpck_error *err)
     struct text_embed *t = NULL;
     float *out = malloc((size_t)(w->set->ntext * w->set->text_width) * sizeof *out);
     int rc = out ? put_text(w, &t, w->set->no_text, word ? word : "", out, err) : fsdpck_error_nomem(err, 1 << 20);
+    for (size_t i = 0; i < w->p->ntexts && !rc; i++)
+        rc = put_text(w, &t, w->p->text_names[i], w->p->texts[i], out, err);
     for (size_t i = 0; i < w->set->n && !rc; i++) {
         if (w->new_text[i])
             rc = put_text(w, &t, w->set->entries[i].text, w->listing.items[i].caption, out, err);

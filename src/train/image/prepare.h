@@ -11,8 +11,12 @@ struct prepare {
     struct fsdpck_options fs;
     unsigned nthreads;
     const char *pictures; /* a folder, or a JSONL file */
-    bool once;            /* every picture is there once for each resolution: no repeats and flips */
-    bool on_paper;        /* nothing is computed, and there is no cache */
+    /* Other texts that embeddings are wanted of, and their names in the cache, which are set: (ntexts) */
+    const char *const *texts;
+    uint64_t *text_names;
+    size_t ntexts;
+    bool once;     /* every picture is there once for each resolution: no repeats and flips */
+    bool on_paper; /* nothing is computed, and there is no cache */
     /* done of total pictures; NULL: not wanted. A stop ends the work. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     const volatile int *stop;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much noise the latents have at each step of sampling. */
-#ifndef TRAIN_SCHEDULE_H
-#define TRAIN_SCHEDULE_H
+#ifndef TRAIN_IMAGE_SCHEDULE_H
+#define TRAIN_IMAGE_SCHEDULE_H
 
 #include "image/pipeline.h"
 

@@ -101,21 +101,26 @@ static int read_config(const struct pipeline *p, struct vae_config *c, struct fs
     return r.rc;
 }
 
+static int open_weights(const struct pipeline *p, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                        struct fsdpck_error *err)
+{
+    char path[PIPELINE_PATH];
+    int rc = pipeline_part(p, "vae", path, err);
+    return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
+}
+
 int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
              struct vae **out, struct fsdpck_error *err)
 {
     struct vae *v = calloc(1, sizeof *v);
     struct fsdpck_source *src = NULL;
-    char path[PIPELINE_PATH];
     *out = NULL;
     if (!v)
         return fsdpck_error_nomem(err, sizeof *v);
     v->dtype = dtype;
     int rc = read_config(p, &v->config, err);
     if (!rc)
-        rc = pipeline_part(p, "vae", path, err);
-    if (!rc)
-        rc = fsdpck_source_open(path, NULL, opt, &src, err);
+        rc = open_weights(p, opt, &src, err);
     if (!rc)
         rc = vae_load(v, encoder, src, err);
     fsdpck_source_close(src);
@@ -126,7 +131,38 @@ int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, cons
     return rc;
 }
 
+static int64_t unit_of(const struct vae_config *c)
+{
+    return (int64_t)2 << (c->nstage - 1);
+}
+
 int64_t vae_unit(const struct vae *v)
 {
-    return (int64_t)2 << (v->config.nstage - 1);
+    return unit_of(&v->config);
+}
+
+static uint64_t count_weights(const struct fsdpck_source *src, enum kern_dtype dtype)
+{
+    uint64_t nelem = 0;
+    for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        nelem += strncmp(t->name, "decoder.", 8) == 0 ? t->nelem : 0;
+    }
+    return nelem * (uint64_t)kern_dtype_bytes(dtype);
+}
+
+int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt,
+                       int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err)
+{
+    struct vae_config c = { 0 };
+    struct fsdpck_source *src = NULL;
+    *nbytes = 0;
+    int rc = read_config(p, &c, err);
+    if (!rc)
+        rc = open_weights(p, opt, &src, err);
+    if (!rc)
+        *nbytes =
+            count_weights(src, dtype) + vae_buffers(unit_of(&c) * height, unit_of(&c) * width, dtype, &c, c.channels);
+    fsdpck_source_close(src);
+    return rc;
 }

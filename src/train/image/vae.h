@@ -72,11 +72,19 @@ void vae_close(struct vae *v); /* NULL does nothing */
 int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
                int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err);
 int64_t vae_unit(const struct vae *v);
+/* The bytes that the decoder takes for a picture of height × width latent pixels: its weights and its buffers. Reads
+ * headers only. */
+int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt,
+                       int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err);
 /* pixels: (height, width, 3), both multiples of vae_unit(). latents: (height · width / unit², 4 · nlatent), normalized:
  * the mean of the distribution, so that a picture has one encoding. */
 int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,
                int64_t height, int64_t width, float *latents, struct fsdpck_error *err);
 
+/* Of the .c files: the bytes of the buffers for a picture of height × width pixels, whose stages have these channels.
+ */
+uint64_t vae_buffers(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
+                     const int64_t *channels);
 /* Of the .c files: fills the layers from the tensors of a source. */
 int vae_load(struct vae *v, bool encoder, struct fsdpck_source *src, struct fsdpck_error *err);
 

@@ -274,11 +274,27 @@ static size_t scratch_nbytes(const struct coder *d, int64_t npixel, const int64_
     return most;
 }
 
+/* Bytes of a buffer: pixels and latents come and go in fp32. height, width: of the full size. */
+static size_t buffer_nbytes(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
+                            const int64_t *channels)
+{
+    const int64_t side = (int64_t)1 << (c->nstage - 1), latents = height / side * (width / side) * 2 * c->nlatent,
+                  ends = latents > 3 * height * width ? latents : 3 * height * width;
+    const size_t inside = (size_t)largest(height, width, c, channels) * (size_t)kern_dtype_bytes(dtype);
+    return (larger(inside, (size_t)ends * sizeof(float)) + 4095) / 4096 * 4096;
+}
+
+uint64_t vae_buffers(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
+                     const int64_t *channels)
+{
+    return BUFFERS * (uint64_t)buffer_nbytes(height, width, dtype, c, channels);
+}
+
 /* height, width: of the full size. The caller frees d->memory. */
 static int allocate(struct coder *d, int64_t height, int64_t width, const int64_t *channels, struct fsdpck_error *err)
 {
     const struct vae_config *c = &d->v->config;
-    const size_t nbytes = ((size_t)largest(height, width, c, channels) * sizeof(float) + 4095) / 4096 * 4096,
+    const size_t nbytes = buffer_nbytes(height, width, d->v->dtype, c, channels),
                  scratch = scratch_nbytes(d, height * width, channels),
                  all = BUFFERS * nbytes + (scratch + 4095) / 4096 * 4096;
     d->memory = aligned_alloc(4096, all);

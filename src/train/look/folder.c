@@ -16,7 +16,14 @@
 #include "arrays/grow.h"
 #include "text/file.h"
 
-enum { PATH_NBYTES = 4096, SAMPLE_NBYTES = 1 << 20, DEEPEST = 8, EVENTS_NBYTES = 64 << 20, MOST_NOTES = 200 };
+enum {
+    PATH_NBYTES = 4096,
+    SAMPLE_NBYTES = 1 << 20,
+    DEEPEST = 8,
+    EVENTS_NBYTES = 64 << 20,
+    PICTURES_NBYTES = 24 << 20,
+    MOST_NOTES = 200
+};
 
 static int join(char out[PATH_NBYTES], const char *folder, const char *name, struct fsdpck_error *err)
 {
@@ -116,6 +123,81 @@ static int add_sample(void *ctx, const char *name, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof sampled);
     f->sampled[f->nsampled++] = sampled;
     return 0;
+}
+
+void train_drawn_name(const struct train_drawn *d, char name[TRAIN_DRAWN_NAME])
+{
+    snprintf(name, TRAIN_DRAWN_NAME, "step-%06" PRIu64 "-%" PRIu64 ".png", d->step, d->prompt);
+}
+
+static int add_picture(void *ctx, const char *name, struct fsdpck_error *err)
+{
+    const struct place *at = ctx;
+    struct train_folder *f = at->f;
+    struct train_drawn d = { 0 };
+    char wanted[TRAIN_DRAWN_NAME], path[PATH_NBYTES];
+    struct stat st;
+    if (sscanf(name, "step-%" SCNu64 "-%" SCNu64, &d.step, &d.prompt) != 2)
+        return 0;
+    train_drawn_name(&d, wanted);
+    int rc = join(path, at->path, name, err);
+    if (rc || strcmp(name, wanted) != 0 || lstat(path, &st) || !S_ISREG(st.st_mode))
+        return rc;
+    d.nbytes = (uint64_t)st.st_size;
+    if (!grow((void **)&f->drawn, &f->drawn_capacity, f->ndrawn + 1, sizeof d))
+        return fsdpck_error_nomem(err, sizeof d);
+    f->drawn[f->ndrawn++] = d;
+    return 0;
+}
+
+static int by_step_and_prompt(const void *a, const void *b)
+{
+    const struct train_drawn *x = a, *y = b;
+    return x->step != y->step ? (x->step < y->step ? -1 : 1) : (x->prompt > y->prompt) - (x->prompt < y->prompt);
+}
+
+/* True if number k of n is one of `most` that are spread over them, the first and the last among them. */
+static bool is_chosen(size_t k, size_t n, size_t most)
+{
+    if (most >= n)
+        return true;
+    if (most < 2)
+        return most && k + 1 == n;
+    const size_t i = (k * (most - 1) + n - 2) / (n - 1);
+    return i * (n - 1) / (most - 1) == k;
+}
+
+/* The pictures of `most` of all steps; keeps: moves them to the front. */
+static uint64_t choose_pictures(struct train_folder *f, size_t nsteps, size_t most, bool keeps)
+{
+    uint64_t nbytes = 0;
+    size_t step = 0, n = 0;
+    for (size_t i = 0; i < f->ndrawn; i++) {
+        const struct train_drawn d = f->drawn[i];
+        if (is_chosen(step, nsteps, most)) {
+            nbytes += d.nbytes;
+            if (keeps)
+                f->drawn[n++] = d;
+        }
+        step += i + 1 < f->ndrawn && f->drawn[i + 1].step != d.step;
+    }
+    f->ndrawn = keeps ? n : f->ndrawn;
+    return nbytes;
+}
+
+/* Keeps those of at most `max` steps, of fewer if they are large. */
+static void thin_pictures(struct train_folder *f, size_t max)
+{
+    size_t nsteps = 0;
+    f->ndrawn_all = f->ndrawn;
+    if (f->ndrawn)
+        qsort(f->drawn, f->ndrawn, sizeof *f->drawn, by_step_and_prompt);
+    for (size_t i = 0; i < f->ndrawn; i++)
+        nsteps += i == 0 || f->drawn[i].step != f->drawn[i - 1].step;
+    max = max < nsteps ? max : nsteps;
+    while (max > 2 && choose_pictures(f, nsteps, max, false) > PICTURES_NBYTES)
+        max--;
+    choose_pictures(f, nsteps, max, true);
 }
 
 /* Both structs begin with the step. */
@@ -278,6 +360,10 @@ int train_folder_read(const char *path, size_t max_samples, struct train_folder 
         rc = join(inside, path, "samples", err);
     if (!rc)
         rc = each_entry(inside, add_sample, &at, err);
+    if (!rc)
+        rc = each_entry(inside, add_picture, &at, err);
+    if (!rc)
+        thin_pictures(out, max_samples);
     if (!rc && out->nsaved)
         qsort(out->saved, out->nsaved, sizeof *out->saved, by_step);
     if (!rc && out->nsampled)
@@ -300,6 +386,7 @@ void train_folder_free(struct train_folder *f)
         free(f->sampled[i].text);
     json_decref(f->events);
     free(f->sampled);
+    free(f->drawn);
     free(f->saved);
     *f = (struct train_folder){ 0 };
 }

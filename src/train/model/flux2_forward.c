@@ -45,16 +45,9 @@ static int allocate(struct flux2_forward *f, struct fsdpck_error *err)
     return flux2_send_tables(&f->run, err);
 }
 
-int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width,
-                      struct flux2_forward **out, struct fsdpck_error *err)
+/* A view of the caller's parameters, without buffers yet. */
+static void view(struct flux2_forward *f, const struct compute *from, int64_t ntext, int64_t height, int64_t width)
 {
-    *out = NULL;
-    if (!from->device->images)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "device '%s' has no kernels for pictures",
-                                from->device->name);
-    struct flux2_forward *f = calloc(1, sizeof *f);
-    if (!f)
-        return fsdpck_error_nomem(err, sizeof *f);
     f->c = *from;
     f->c.dropout = 0;
     f->c.dtype = from->widest;
@@ -65,6 +58,28 @@ int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height,
                                  .n = ntext + height * width,
                                  .height = height,
                                  .width = width };
+}
+
+uint64_t flux2_forward_nbytes(const struct compute *from, int64_t ntext, int64_t height, int64_t width)
+{
+    struct flux2_forward f = { 0 };
+    struct bump v = { 0 };
+    view(&f, from, ntext, height, width);
+    alloc_all(&f, &v);
+    return v.at;
+}
+
+int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width,
+                      struct flux2_forward **out, struct fsdpck_error *err)
+{
+    *out = NULL;
+    if (!from->device->images)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "device '%s' has no kernels for pictures",
+                                from->device->name);
+    struct flux2_forward *f = calloc(1, sizeof *f);
+    if (!f)
+        return fsdpck_error_nomem(err, sizeof *f);
+    view(f, from, ntext, height, width);
     int rc = allocate(f, err);
     if (rc)
         flux2_forward_free(f);

@@ -11,6 +11,8 @@ struct flux2_forward;
  * of `from`, which must outlive them. All groups have one dtype. */
 int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width,
                       struct flux2_forward **out, struct fsdpck_error *err);
+/* The bytes that it takes on the device. */
+uint64_t flux2_forward_nbytes(const struct compute *from, int64_t ntext, int64_t height, int64_t width);
 void flux2_forward_free(struct flux2_forward *f); /* NULL does nothing */
 
 /* text: (ntext, text_width) embeddings, all of them seen; borrowed in host memory until the next call. */

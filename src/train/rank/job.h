@@ -42,7 +42,9 @@ struct job {
     struct samples *samples;      /* NULL without sample.prompts */
     int64_t sample_prompt,
         sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
-    struct fsdpck_folder_lock *lock; /* on output_dir, held by rank 0 and its supervisor; otherwise NULL */
+    int64_t sample_height, sample_width; /* of the largest picture that is drawn, in latent pixels; 0: none is */
+    uint64_t sample_decoder_nbytes;      /* of the decoder, for that picture */
+    struct fsdpck_folder_lock *lock;     /* on output_dir, held by rank 0 and its supervisor; otherwise NULL */
     struct recovery recovery;
     struct job *const *tenants; /* (ntenants) several adapters on one base: the jobs that train each alone. Then the
                                    layout is theirs joined (model/layout_join.h), and data is NULL. Borrowed */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/comm_linked.h"
+#include "model/flux2_forward.h"
 #include "rank/gather.h"
 #include "rank/grad_file.h"
 #include "rank/host_memory.h"
@@ -64,8 +65,22 @@ uint64_t memory_snapshot_nbytes(const struct job *job)
     return nelem * sizeof(float);
 }
 
+/* First the transformer draws, then the decoder takes its place. */
+static struct decode_sizes picture_sizes(const struct job *job, const struct compute *c)
+{
+    const struct flux2 *x = &job->model.flux2;
+    const uint64_t npixel = (uint64_t)(job->sample_height * job->sample_width),
+                   drawing = flux2_forward_nbytes(c, x->ntext, job->sample_height, job->sample_width) +
+                             2 * (uint64_t)(x->ntext * x->text_width) * sizeof(float) +
+                             3 * npixel * (uint64_t)x->nchannel * sizeof(float);
+    const uint64_t decoding = job->sample_decoder_nbytes + npixel * (uint64_t)x->nchannel * sizeof(float);
+    return (struct decode_sizes){ .host_nbytes = drawing > decoding ? drawing : decoding };
+}
+
 struct decode_sizes memory_samples(const struct job *job, const struct compute *c)
 {
+    if (job->sample_height)
+        return picture_sizes(job, c);
     return job->sample_most ? decode_count(c, job->sample_prompt, job->sample_most) : (struct decode_sizes){ 0 };
 }
 

@@ -262,6 +262,16 @@ static int look(struct course *c, struct train_metrics *m, const struct requests
     return rc;
 }
 
+int course_draw_first(struct course *c, struct fsdpck_error *err)
+{
+    struct rank *r = c->rank;
+    if (r->step || !r->job->config->sample.every || !samples_of_pictures(r->job->samples))
+        return 0;
+    int rc = rank_sample(r, err);
+    c->gathered = gather_times(r->gather).nbytes;
+    return rc;
+}
+
 /* The savers of several trainings talk on one lane, one at a time, in the same order on every rank. */
 static void take_lane(struct course *c)
 {

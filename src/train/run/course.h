@@ -67,6 +67,8 @@ double course_seconds(const struct course *c); /* since then */
  * rank_norm(). */
 int course_update(struct course *c, int rc, const struct step_plan *plan, struct train_metrics *m,
                   struct requests *requests, struct fsdpck_error *err);
+/* Draws the pictures of a run that has done no step: what the model makes without the adapter. Collective. */
+int course_draw_first(struct course *c, struct fsdpck_error *err);
 /* Evaluation, samples, save, log. */
 int course_end_step(struct course *c, struct train_metrics *m, const struct requests *requests,
                     struct fsdpck_error *err);

@@ -46,6 +46,8 @@ static int train(struct course *c, struct fsdpck_error *err)
 {
     struct rank *r = c->rank;
     int rc = save_again(r, c->saver, c->results, err);
+    if (!rc)
+        rc = course_draw_first(c, err);
     while (r->step < r->job->nsteps && !c->stopping && !rc) {
         struct train_metrics m = { 0 };
         struct requests requests = { .stop = job_status_stopping(r->comm->job_status) };

@@ -13,6 +13,7 @@
 #include "rank/device.h"
 #include "rank/files.h"
 #include "run/date.h"
+#include "run/picture_samples.h"
 #include "run/warn.h"
 #include "run/samples.h"
 #include "state/adapter.h"
@@ -55,17 +56,22 @@ static void prepared(void *ctx, uint64_t done, uint64_t total)
 static int open_pictures(struct job *job, const char *from, struct data **out, struct fsdpck_error *err)
 {
     const unsigned nranks = job->opt->launched_nranks ? 1 : job->nranks;
-    const struct prepare p = { .config = job->config,
-                               .fs = job->fs,
-                               .nthreads = job->nthreads * nranks,
-                               .pictures = from,
-                               .once = from != job->config->data.train,
-                               .on_paper = job->opt->on_paper,
-                               .progress = job->opt->phase ? prepared : NULL,
-                               .stop = job->opt->stop,
-                               .ctx = (void *)job->opt };
+    struct picture_samples *samples = samples_of_pictures(job->samples);
+    struct prepare p = { .config = job->config,
+                         .fs = job->fs,
+                         .nthreads = job->nthreads * nranks,
+                         .pictures = from,
+                         .once = from != job->config->data.train,
+                         .on_paper = job->opt->on_paper,
+                         .progress = job->opt->phase ? prepared : NULL,
+                         .stop = job->opt->stop,
+                         .ctx = (void *)job->opt };
+    if (samples)
+        p.texts = picture_samples_texts(samples, &p.text_names, &p.ntexts);
     struct picture_set set;
     int rc = image_prepare(&p, &set, err);
+    if (!rc && samples)
+        picture_samples_find(samples, &set);
     if (!rc)
         rc = data_open_pictures(job->config, &set, out, err);
     picture_set_free(&set);
@@ -97,8 +103,6 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
     if (c->automatic)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
                                 "no key is chosen (\"auto\") for a run on pictures yet: give values");
-    if (json_array_size(c->sample.prompts))
-        return refuse_key("sample.prompts", "pictures are drawn by fsdptrain sample, not while training yet", err);
     if (job_has_device_memory(job))
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "pictures are trained on by the CPU only");
     return 0;
@@ -207,6 +211,18 @@ static int place_groups(struct job *job, struct fsdpck_error *err)
     }
     free(policy);
     return rc;
+}
+
+/* Before the data: their texts are embedded with its own. */
+static int open_samples(struct job *job, const struct train_config *dated, struct fsdpck_error *err)
+{
+    int rc = samples_open(dated, job->model.nvocab, &job->fs, &job->samples, err);
+    struct picture_samples *pictures = samples_of_pictures(job->samples);
+    samples_lengths(job->samples, &job->sample_prompt, &job->sample_most);
+    if (rc || !pictures)
+        return rc;
+    return picture_samples_count(pictures, dated, &job->sample_height, &job->sample_width, &job->sample_decoder_nbytes,
+                                 err);
 }
 
 /* Both depend on the number of ranks. */
@@ -346,15 +362,14 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = date_choose(config, opt, job.date, err);
     dated.data.date = job.date;
     if (!rc)
+        rc = open_samples(&job, &dated, err);
+    if (!rc)
         rc = config->pipeline ? open_pictures(&job, config->data.train, &job.data, err)
                               : data_open(&dated, job.model.nvocab, &data_opt, &job.data, err);
     if (!rc)
         rc = open_eval(&job, &dated, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
-    if (!rc)
-        rc = samples_open(&dated, job.model.nvocab, &job.fs, &job.samples, err);
-    samples_lengths(job.samples, &job.sample_prompt, &job.sample_most);
     if (rc)
         job_close(&job);
     else

@@ -17,13 +17,15 @@
 #include "rank/files.h"
 #include "rank/gather.h"
 #include "rank/memory.h"
+#include "run/picture_samples.h"
 #include "run/tracker.h"
 #include "sample/choose.h"
 
 enum { MOST_NEW = 128, SHOWN = 400 };
 
 struct samples {
-    struct chat *chat; /* NULL: the prompts are token ids, and there is no tokenizer */
+    struct picture_samples *pictures; /* NULL: they are texts, and the rest is set */
+    struct chat *chat;                /* NULL: the prompts are token ids, and there is no tokenizer */
     struct sample_rule rule;
     struct token_list *prompts, *texts; /* (n); texts: the last samples */
     size_t n, longest;
@@ -106,19 +108,13 @@ static bool all_ids(const json_t *prompts)
     return true;
 }
 
-int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs,
-                 struct samples **out, struct fsdpck_error *err)
+/* Reads texts, their rule and the tokenizer. */
+static int open_texts(struct samples *s, const struct train_config *config, int64_t nvocab,
+                      const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
     const json_t *prompts = config->sample.prompts;
     struct fsdpck_error none = { 0 };
-    *out = NULL;
-    if (json_array_size(prompts) == 0)
-        return 0;
-    struct samples *s = calloc(1, sizeof *s);
-    if (!s)
-        return fsdpck_error_nomem(err, sizeof *s);
     s->n = json_array_size(prompts);
-    s->every = config->sample.every;
     s->prompts = calloc(s->n, sizeof *s->prompts);
     s->texts = calloc(s->n, sizeof *s->texts);
     int rc = 0;
@@ -136,6 +132,21 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
     s->dated = !rc && s->chat && !all_ids(prompts) && chat_asks_date(s->chat);
     for (size_t i = 0; i < s->n && !rc; i++)
         rc = take_prompt(s, json_array_get(prompts, i), nvocab, &s->prompts[i], err);
+    return rc;
+}
+
+int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs,
+                 struct samples **out, struct fsdpck_error *err)
+{
+    *out = NULL;
+    if (json_array_size(config->sample.prompts) == 0)
+        return 0;
+    struct samples *s = calloc(1, sizeof *s);
+    if (!s)
+        return fsdpck_error_nomem(err, sizeof *s);
+    s->every = config->sample.every;
+    int rc =
+        config->pipeline ? picture_samples_open(config, fs, &s->pictures, err) : open_texts(s, config, nvocab, fs, err);
     if (rc)
         samples_free(s);
     else
@@ -154,7 +165,13 @@ void samples_free(struct samples *s)
     free(s->prompts);
     free(s->texts);
     chat_close(s->chat);
+    picture_samples_free(s->pictures);
     free(s);
+}
+
+struct picture_samples *samples_of_pictures(const struct samples *s)
+{
+    return s ? s->pictures : NULL;
 }
 
 bool samples_are_dated(const struct samples *s)
@@ -165,6 +182,8 @@ bool samples_are_dated(const struct samples *s)
 uint64_t samples_hash(const struct samples *s)
 {
     uint64_t hash = s ? s->every : 0;
+    if (s && s->pictures)
+        return hash + picture_samples_hash(s->pictures);
     for (size_t i = 0; s && i < s->n; i++)
         hash = XXH3_64bits_withSeed(s->prompts[i].ids, s->prompts[i].count * sizeof *s->prompts[i].ids, hash + 1);
     return s ? XXH3_64bits_withSeed(s->rule.stops, s->rule.nstops * sizeof *s->rule.stops, hash) : 0;
@@ -173,7 +192,7 @@ uint64_t samples_hash(const struct samples *s)
 void samples_lengths(const struct samples *s, int64_t *prompt, int64_t *most)
 {
     *prompt = s ? (int64_t)s->longest : 0;
-    *most = s ? (int64_t)s->longest + MOST_NEW : 0;
+    *most = s && s->n ? (int64_t)s->longest + MOST_NEW : 0;
 }
 
 /* A rank's message between two forward passes: token + 1, or 0 at the end of its text; plus this flag if its run was
@@ -344,7 +363,7 @@ static void tell(const struct rank *r, const struct samples *s, bool stopped)
         r->job->opt->note(r->job->opt->ctx, line);
 }
 
-int rank_sample(struct rank *r, struct fsdpck_error *err)
+static int sample_texts(struct rank *r, struct fsdpck_error *err)
 {
     struct samples *s = r->job->samples;
     bool begun = false, stop = false;
@@ -363,4 +382,10 @@ int rank_sample(struct rank *r, struct fsdpck_error *err)
     decode_free(w.decode);
     choose_free(w.choose);
     return rc;
+}
+
+int rank_sample(struct rank *r, struct fsdpck_error *err)
+{
+    struct picture_samples *pictures = samples_of_pictures(r->job->samples);
+    return pictures ? picture_samples_draw(pictures, r, err) : sample_texts(r, err);
 }

@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "board/board.h"
+#include "text/file.h"
+
+#define MOST_PICTURE ((size_t)1 << 28)
 
 struct tracker {
     const struct rank *r;
@@ -75,5 +78,19 @@ void tracker_sample(struct tracker *t, size_t i, const char *prompt, size_t npro
         rc = board_put_sample(t->board, t->r->step, i, both, nprompt + 2 + ntext, &why);
     }
     free(both);
+    give_up(t, rc, &why);
+}
+
+void tracker_picture(struct tracker *t, size_t i, const char *path)
+{
+    struct fsdpck_error why = { 0 };
+    char *png;
+    size_t nbytes;
+    if (!t || !t->board)
+        return;
+    int rc = text_file_read(path, MOST_PICTURE, &png, &nbytes, &why);
+    if (!rc)
+        rc = board_put_picture(t->board, t->r->step, i, png, nbytes, &why);
+    free(png);
     give_up(t, rc, &why);
 }

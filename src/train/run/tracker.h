@@ -17,5 +17,7 @@ void tracker_close(struct tracker *t, bool failed);
 
 void tracker_line(struct tracker *t, const json_t *line);
 void tracker_sample(struct tracker *t, size_t i, const char *prompt, size_t nprompt, const char *text, size_t ntext);
+/* path: of a PNG file. */
+void tracker_picture(struct tracker *t, size_t i, const char *path);
 
 #endif

@@ -17,6 +17,7 @@
 
 #include "rank/files.h"
 #include "state/card.h"
+#include "state/card_pictures.h"
 #include "text/file.h"
 
 static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
@@ -162,7 +163,7 @@ static int write_config(const struct job *job, const char *folder, struct fsdpck
 static bool is_ours(const char *name)
 {
     return strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "adapter_config.json") == 0 ||
-           strcmp(name, "README.md") == 0;
+           strcmp(name, "README.md") == 0 || card_picture_is(name);
 }
 
 /* Removes our files and then the folder. Moves files of others to `to`; with NULL they remain, and so does the

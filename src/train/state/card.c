@@ -14,6 +14,7 @@
 
 #include "rank/files.h"
 #include "rank/schedule.h"
+#include "state/card_pictures.h"
 #include "text/file.h"
 
 static const char mark[] =
@@ -43,8 +44,9 @@ static void put_quoted(FILE *f, const char *before, const char *text)
     json_decref(value);
 }
 
-static void put_front(FILE *f, const struct train_config *c, const char *base)
+static void put_front(FILE *f, const struct job *job, uint64_t step, const char *folder, const char *base)
 {
+    const struct train_config *c = job->config;
     char tag[FILES_PATH + 32];
     snprintf(tag, sizeof tag, "base_model:adapter:%s", base);
     fputs("---\n", f);
@@ -54,7 +56,10 @@ static void put_front(FILE *f, const struct train_config *c, const char *base)
     fprintf(f, "library_name: %s\npipeline_tag: %s\ntags:\n", c->pipeline ? "diffusers" : "peft",
             c->pipeline ? "text-to-image" : "text-generation");
     put_quoted(f, "- ", tag);
-    fprintf(f, "- lora\n- %s\n---\n", c->pipeline ? "diffusers" : "transformers");
+    fprintf(f, "- lora\n- %s\n", c->pipeline ? "diffusers" : "transformers");
+    if (c->pipeline)
+        card_pictures_put(f, job, step, folder);
+    fputs("---\n", f);
 }
 
 /* The metrics of this step, from the end of the file; NULL: not found. */
@@ -197,12 +202,12 @@ static void put_use(FILE *f, const struct job *job, const char *base)
     fputs("pipe(prompt).images[0].save(\"picture.png\")\n```\n", f);
 }
 
-static void put_card(FILE *f, const struct job *job, uint64_t step)
+static void put_card(FILE *f, const struct job *job, uint64_t step, const char *folder)
 {
     const struct train_config *c = job->config;
     char base[FILES_PATH];
     name_base(c->pipeline ? c->pipeline : c->model, base, sizeof base);
-    put_front(f, c, base);
+    put_front(f, job, step, folder, base);
     fprintf(f, "%s\n\n# LoRA adapter\n\nFor `%s`, trained with fsdptrain %s.\n\n", mark, base, fsdpck_version());
     put_results(f, job, step);
     put_data(f, job);
@@ -235,7 +240,7 @@ int card_write(const struct job *job, uint64_t step, const char *folder, const c
     if (theirs)
         fwrite(theirs, 1, nbytes, f);
     else
-        put_card(f, job, step);
+        put_card(f, job, step, folder);
     bool failed = fflush(f) || ferror(f) || fsync(fileno(f));
     rc = failed ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : 0;
     fclose(f);

@@ -52,12 +52,21 @@ struct train_sampled {
     size_t nbytes;
 };
 
+/* A picture in samples/. */
+struct train_drawn {
+    uint64_t step, prompt; /* prompt: its place in sample.prompts, from 1 */
+    uint64_t nbytes;
+};
+
 struct train_folder {
     struct train_saved *saved; /* (nsaved) by step */
     size_t nsaved, saved_capacity;
     struct train_sampled *sampled; /* (nsampled) by step */
     size_t nsampled, sampled_capacity;
-    uint64_t nsampled_all;      /* with those that are left out */
+    uint64_t nsampled_all;     /* with those that are left out */
+    struct train_drawn *drawn; /* (ndrawn) by step and prompt, of some steps */
+    size_t ndrawn, drawn_capacity;
+    uint64_t ndrawn_all;        /* of all steps */
     struct json_t *events;      /* the objects of events.jsonl; an array, owned. All starts but the last are without
                                    their config; of the notes there are the last 200 */
     bool trains;                /* a run holds the folder's lock */
@@ -66,10 +75,13 @@ struct train_folder {
     uint64_t ntrained, nfrozen; /* parameters; 0: unknown */
 };
 
-/* Reads the rest of output_dir: at most max_samples files of samples, spread over the steps. A missing file is no
- * failure. On failure *out is empty. */
+/* Reads the rest of output_dir: at most max_samples files of samples, spread over the steps, and the names of pictures
+ * of at most as many steps (fewer if their files are large). A missing file is no failure. On failure *out is empty. */
 FSDPCK_API int train_folder_read(const char *path, size_t max_samples, struct train_folder *out,
                                  struct fsdpck_error *err);
+enum { TRAIN_DRAWN_NAME = 64 };
+/* The name of a picture in samples/. */
+FSDPCK_API void train_drawn_name(const struct train_drawn *d, char name[TRAIN_DRAWN_NAME]);
 /* "under way", "finished", "stopped", or "interrupted": it neither ended nor trains. */
 FSDPCK_API const char *train_folder_state(const struct train_folder *f);
 FSDPCK_API void train_folder_free(struct train_folder *f);

@@ -5,6 +5,7 @@
 #ifndef TRAIN_IMAGE_H
 #define TRAIN_IMAGE_H
 
+#include <stdio.h>
 #include <train/sample.h>
 
 #ifdef __cplusplus
@@ -17,6 +18,7 @@ enum { IMAGE_UNIT = 16, IMAGE_MOST = 8192 }; /* pixels: sides are multiples of t
 #define IMAGE_DISTILLED_STEPS  4
 #define IMAGE_DEFAULT_STEPS    50
 #define IMAGE_DEFAULT_GUIDANCE 4
+#define IMAGE_DEFAULT_SEED     42 /* of sample.prompts */
 
 /* True if the folder is a pipeline of diffusers, of whichever kind. */
 FSDPCK_API bool image_is_pipeline(const char *folder);
@@ -40,6 +42,9 @@ struct image {
     int64_t height, width;
     const uint8_t *pixels;
 };
+
+/* Writes a PNG file. False: it failed, and errno may say why. */
+FSDPCK_API bool image_put_png(FILE *f, const struct image *image);
 
 /* What is under way, for progress: done of total. */
 enum image_phase { IMAGE_READS_TEXT, IMAGE_STEPS, IMAGE_DECODES };

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH = 4300 };
+
+/* As open() creates files: mkostemp() lets nobody else read its own. */
+static void set_mode(int fd)
+{
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(fd, 0666 & ~mask);
+}
+
+static FILE *create(char *temporary, struct fsdpck_error *err)
+{
+    const int fd = mkostemp(temporary, O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f) {
+        fsdpck_error_sys(err, errno, temporary, "create");
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    set_mode(fd);
+    return f;
+}
+
+int new_file_write(const char *path, new_file_put_fn *put, const void *ctx, struct fsdpck_error *err)
+{
+    char temporary[PATH];
+    if (snprintf(temporary, sizeof temporary, "%s.tmp-XXXXXX", path) >= PATH)
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "the name is too long");
+    FILE *f = create(temporary, err);
+    if (!f)
+        return err ? err->code : FSDPCK_ERR_IO;
+    errno = 0;
+    const bool written = put(f, ctx) && !ferror(f) && !fflush(f) && !fsync(fileno(f));
+    int rc = written ? 0 : fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write");
+    if (fclose(f) && !rc)
+        rc = fsdpck_error_sys(err, errno, temporary, "close");
+    if (!rc && rename(temporary, path))
+        rc = fsdpck_error_sys(err, errno, path, "rename");
+    if (rc)
+        unlink(temporary);
+    return rc;
+}
