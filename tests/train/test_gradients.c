@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVERY = UNDER_TSAN ? 11 : UNDER_ASAN ? 5 : 1, TOPS = 3 };
+enum { EVERY = UNDER_TSAN ? 11 : UNDER_ASAN ? 9 : 1, TOPS = 3 };
 
 /* Fixes DoRA's norms at the point of the gradient. */
 static void fix_norms(struct trial *t)
