@@ -590,9 +590,34 @@ def exported(folder, fsdpck):
     need(b"lora_adapter_metadata" in header and b"transformer.lora_alpha" in header, header)
 
 
+def surveyed(folder):
+    """What tokenize says of a folder is what a run trains on."""
+
+    def tokenize(*options, code=0):
+        done = subprocess.run([args.fsdptrain, "tokenize", *map(str, options)], capture_output=True, text=True)
+        need(done.returncode == code, done.stderr)
+        return done
+
+    data = MODEL.parent / "pictures"
+    shown = json.loads(tokenize(MODEL, data, "--json", "--resolution", 64, "--trigger-word", "sks").stdout)
+    plan = subprocess.run([args.fsdptrain, "plan", config_of(folder), "--json"], capture_output=True, text=True)
+    largest = max(p["bucket_width"] * p["bucket_height"] for p in shown["pictures"]) // 256 + 32
+    need(json.loads(plan.stdout)["largest_micro_batch_tokens"] == largest, plan.stdout)
+    need([pathlib.Path(p["path"]).name for p in shown["pictures"]] == sorted(p.name for p in data.iterdir()
+                                                                             if p.suffix != ".txt"), shown)
+    need(all("sks" in p["caption"] and not p["cut"] for p in shown["pictures"]), shown)
+    need(sum(b["pictures"] for b in shown["buckets"]) == len(shown["pictures"]), shown)
+    few = json.loads(tokenize(MODEL, data, "--json", "--max-sequence-length", 20).stdout)["pictures"]
+    need([p["cut"] for p in few] == [p["tokens"] > 20 for p in few] and any(p["cut"] for p in few), few)
+    need("64x64" in tokenize(MODEL, data, "--resolution", 64).stdout)
+    for options, code in (([MODEL, "a text"], 3), ([MODEL, data, "--chat"], 2), ([MODEL, folder], 3),
+                          ([MODEL.parent / "tiny-llama-tied", "x", "--resolution", 64], 2)):
+        tokenize(*options, code=code)
+
+
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
           stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun, varied, quantized, dropped,
-          exported, not_trained)
+          exported, surveyed, not_trained)
 
 
 def main():

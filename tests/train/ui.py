@@ -247,6 +247,10 @@ def data(s):
         len(rows) == 2 and all(len(r["ids"]) == len(r["tokens"]) == len(r["mask"]) for r in rows)
         and "2" in rows[0]["tokens"], rows)
     check(s.post("/api/rows", {**ask, "from": 8})["examples"] == [], "behind the last row")
+    pictures = {"model": str(s.fixtures / "tiny-flux2"), "file": str(s.fixtures / "pictures"), "resolution": 64}
+    shown = s.post("/api/rows", pictures)
+    check([p["bucket_width"] for p in shown["pictures"]] == [64, 48, 64, 80] and len(shown["buckets"]) == 3, shown)
+    check(s.post("/api/rows", {**pictures, "file": "/nowhere"}, code=400)["error"], "no folder")
     for change in ({"model": "-x"}, {"file": ""}, {"file": "/nowhere.jsonl"}, {"loss_on": "nothing"}):
         check(s.post("/api/rows", {**ask, **change}, code=400)["error"], change)
 

@@ -164,6 +164,44 @@ def looked_at(s, page):
     check(
         page.run("document.querySelectorAll('#rows .on').length") > 0
         and page.run("document.querySelectorAll('#rows .cut').length") > 0, "mask and what is cut")
+    put(page, "rows-model", s.fixtures / "tiny-flux2")
+    put(page, "rows-file", s.fixtures / "pictures")
+    put(page, "rows-side", 64)
+    page.run("document.querySelector('#rows-form button').click(), true")
+    page.wait("document.getElementById('rows').textContent.includes('4 pictures in 3 buckets')", "the pictures")
+    check("a tall picture" in page.run("document.getElementById('rows').textContent"), "captions")
+
+
+def drawn(s, page):
+    """A run on pictures: the gallery."""
+    config = {
+        "model": str(s.fixtures / "tiny-flux2"),
+        "output_dir": str(s.tmp / "runs/drawn"),
+        "data": {
+            "train": str(s.fixtures / "pictures")
+        },
+        "image": {
+            "resolution": 64,
+            "max_sequence_length": 16
+        },
+        "lora": {
+            "target_modules": ["to_q"]
+        },
+        "train": {
+            "max_steps": 2
+        },
+        "sample": {
+            "every": 1,
+            "prompts": ["a <b>fox</b>", "a house"]
+        }
+    }
+    body = {"name": "drawn", "ranks": 1, "devices": ["cpu:0"], "queue": True, "config": config}
+    number = s.post("/api/jobs", body, code=201)["id"]
+    check(s.wait(number)["state"] == "finished", "a run on pictures")
+    page.run(f"location.hash = '#/job/{number}', true")
+    page.wait("[...document.querySelectorAll('.samples img')].filter((i) => i.naturalWidth === 64).length === 6",
+              "six pictures")
+    check("a <b>fox</b>step 2" in page.run("document.querySelector('.samples figcaption').textContent"), "captions")
 
 
 def listed(s, page):
@@ -257,6 +295,7 @@ def main():
             reported(b, page, number)
             exported(page)
             looked_at(s, page)
+            drawn(s, page)
             listed(s, page)
             pictured(page, pictures, number)
             check(page.run("document.title") == "fsdptrain", "markup ran")

@@ -22,6 +22,10 @@ enum option_type {
     OPTION_LATER      /* planned for a later version: refused by name, not in the help */
 };
 
+/* A number of the library as text, for `usual` and `computed`. */
+#define OPTION_TEXT(macro) OPTION_QUOTE(macro)
+#define OPTION_QUOTE(text) #text
+
 struct option {
     const char *name; /* without "--" */
     char letter;      /* short form, or 0 */

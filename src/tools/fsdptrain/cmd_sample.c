@@ -27,10 +27,7 @@ struct sample_args {
     double guidance; /* negative: not given */
 };
 
-/* A number of the library as text, for the help. */
-#define TEXT(macro) QUOTE(macro)
-#define QUOTE(text) #text
-#define AT(field)   offsetof(struct sample_args, field)
+#define AT(field) offsetof(struct sample_args, field)
 
 static const struct option sample_options[] = {
     { .name = "adapter",
@@ -58,25 +55,25 @@ static const struct option sample_options[] = {
       .offset = AT(max_new_tokens),
       .value = "N",
       .help = "generate at most N tokens",
-      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_MAX_NEW_TOKENS) },
+      .computed = "the model's, or " OPTION_TEXT(SAMPLE_DEFAULT_MAX_NEW_TOKENS) },
     { .name = "temperature",
       .type = OPTION_NUMBER,
       .offset = AT(temperature),
       .value = "T",
       .help = "sampling temperature; 0 takes the likeliest token",
-      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TEMPERATURE) },
+      .computed = "the model's, or " OPTION_TEXT(SAMPLE_DEFAULT_TEMPERATURE) },
     { .name = "top-p",
       .type = OPTION_NUMBER,
       .offset = AT(top_p),
       .value = "P",
       .help = "sample from the likeliest tokens that together have this probability",
-      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TOP_P) },
+      .computed = "the model's, or " OPTION_TEXT(SAMPLE_DEFAULT_TOP_P) },
     { .name = "top-k",
       .type = OPTION_NUMBER,
       .offset = AT(top_k),
       .value = "K",
       .help = "sample from the K likeliest tokens, or from all with 0",
-      .computed = "the model's, or " TEXT(SAMPLE_DEFAULT_TOP_K) },
+      .computed = "the model's, or " OPTION_TEXT(SAMPLE_DEFAULT_TOP_K) },
     { .name = "seed",
       .type = OPTION_NUMBER,
       .offset = AT(seed),
@@ -112,19 +109,19 @@ static const struct option sample_options[] = {
       .offset = AT(size),
       .value = "WxH",
       .help = "pictures: width and height in pixels, multiples of 16",
-      .computed = TEXT(IMAGE_DEFAULT_SIDE) "x" TEXT(IMAGE_DEFAULT_SIDE) },
+      .computed = OPTION_TEXT(IMAGE_DEFAULT_SIDE) "x" OPTION_TEXT(IMAGE_DEFAULT_SIDE) },
     { .name = "steps",
       .type = OPTION_COUNT,
       .offset = AT(steps),
       .value = "N",
       .help = "pictures: steps from noise to picture",
-      .computed = TEXT(IMAGE_DISTILLED_STEPS) " of a distilled model, or " TEXT(IMAGE_DEFAULT_STEPS) },
+      .computed = OPTION_TEXT(IMAGE_DISTILLED_STEPS) " of a distilled model, or " OPTION_TEXT(IMAGE_DEFAULT_STEPS) },
     { .name = "guidance",
       .type = OPTION_NUMBER,
       .offset = AT(guidance),
       .value = "G",
       .help = "pictures: how far to lead away from the negative prompt; 1 or less, or a distilled model: not at all",
-      .computed = TEXT(IMAGE_DEFAULT_GUIDANCE) },
+      .computed = OPTION_TEXT(IMAGE_DEFAULT_GUIDANCE) },
     { .name = "negative-prompt",
       .type = OPTION_STRING,
       .offset = AT(negative),
@@ -136,7 +133,7 @@ static const struct option sample_options[] = {
       .offset = AT(max_sequence_length),
       .value = "N",
       .help = "pictures: tokens of a text, padded or cut to this number",
-      .computed = TEXT(IMAGE_DEFAULT_TOKENS) },
+      .computed = OPTION_TEXT(IMAGE_DEFAULT_TOKENS) },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };

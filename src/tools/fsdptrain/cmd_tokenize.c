@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain tokenize`: shows ids, tokens and loss mask, as a model sees them. */
+/* `fsdptrain tokenize`: shows ids, tokens and loss mask, as a model sees them; of a pipeline, pictures in their
+ * buckets.
+ */
 #include "commands.h"
 
 #include <errno.h>
@@ -10,16 +12,20 @@
 #include <sys/stat.h>
 #include <train/chat.h>
 #include <train/config.h>
+#include <train/image.h>
 #include <train/lines.h>
 
 #include "common/json_out.h"
 #include "common/model_path.h"
 #include "common/report.h"
+#include "tokenize_pictures.h"
 
 struct tokenize_args {
     bool json, chat, special, text;
     const char *loss_on;
     uint32_t from_line, nlines; /* nlines 0: all */
+    uint32_t resolution, max_tokens;
+    const char *trigger_word;
 };
 
 #define AT(field) offsetof(struct tokenize_args, field)
@@ -59,6 +65,26 @@ static const struct option tokenize_options[] = {
       .type = OPTION_FLAG,
       .offset = AT(text),
       .help = "take TEXT_OR_FILE as text, even if it names a file" },
+    { .name = "resolution",
+      .type = OPTION_COUNT,
+      .offset = AT(resolution),
+      .value = "SIDE",
+      .help = "pictures: image.resolution, which makes the buckets",
+      .computed = OPTION_TEXT(IMAGE_DEFAULT_RESOLUTION),
+      .excludes = "chat" },
+    { .name = "max-sequence-length",
+      .type = OPTION_COUNT,
+      .offset = AT(max_tokens),
+      .value = "N",
+      .help = "pictures: tokens of a caption that are read",
+      .computed = OPTION_TEXT(IMAGE_DEFAULT_TOKENS),
+      .excludes = "chat" },
+    { .name = "trigger-word",
+      .type = OPTION_STRING,
+      .offset = AT(trigger_word),
+      .value = "WORD",
+      .help = "pictures: image.trigger_word, which is put into the captions",
+      .excludes = "chat" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };
 
@@ -258,6 +284,34 @@ static int take_text(const struct tokenize_args *args, const char *typed, char *
     return rc;
 }
 
+static bool is_for_pictures(const struct tokenize_args *args)
+{
+    return args->resolution || args->max_tokens || args->trigger_word;
+}
+
+static int check_pictures(const struct tokenize_args *args, bool is_pipeline, struct fsdpck_error *err)
+{
+    if (!is_pipeline && is_for_pictures(args))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--resolution, --max-sequence-length and --trigger-word are for a pipeline's pictures");
+    if (is_pipeline && (args->chat || args->special || args->text))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--chat, --no-special and --text are for texts, not for a pipeline's pictures");
+    return 0;
+}
+
+static int run_pictures(const struct tokenize_args *args, const char *pipeline, const char *from)
+{
+    const struct tokenize_pictures_args of_pictures = { .json = args->json,
+                                                        .resolution = args->resolution,
+                                                        .max_tokens = args->max_tokens,
+                                                        .trigger_word = args->trigger_word };
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    int status;
+    return tokenize_pictures_run(&of_pictures, pipeline, from, &status, &err) ? report_error(&report, &err) : status;
+}
+
 static int run(void *ctx, const char *const *at)
 {
     const struct tokenize_args *args = ctx;
@@ -269,9 +323,14 @@ static int run(void *ctx, const char *const *at)
     struct example_printer s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
     char model[PATH_MAX], *text = NULL;
     size_t nbytes = 0;
-    int rc = refuse_name(args, typed, &err);
+    int rc = model_path_resolve(typed_model, model, sizeof model, &err);
+    const bool is_pipeline = !rc && image_is_pipeline(model);
     if (!rc)
-        rc = model_path_resolve(typed_model, model, sizeof model, &err);
+        rc = check_pictures(args, is_pipeline, &err);
+    if (!rc && is_pipeline)
+        return run_pictures(args, model, typed);
+    if (!rc)
+        rc = refuse_name(args, typed, &err);
     if (!rc)
         rc = chat_open(model, &chat, &err);
     if (!rc && !args->chat)
@@ -301,10 +360,13 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
         .groups = groups,
         .ngroups = 1,
         .notes = "Each token takes one line: its id, a star where the loss is computed on it (with --chat), and "
-                 "the token as tokenizer.json has it.",
+                 "the token as tokenizer.json has it.\n"
+                 "Of a pipeline that makes pictures, TEXT_OR_FILE is a folder of pictures, or JSONL: each takes one "
+                 "line with its size, its bucket, and the caption with its number of tokens.",
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
                     "fsdptrain tokenize model/ chat.jsonl --chat\n"
-                    "fsdptrain tokenize model/ chat.jsonl --chat --from-line 3 --lines 1",
+                    "fsdptrain tokenize model/ chat.jsonl --chat --from-line 3 --lines 1\n"
+                    "fsdptrain tokenize flux2-klein-base/ pictures/ --resolution 768",
     };
     return options_run(&line, argc, argv, run, &args);
 }

@@ -198,7 +198,7 @@ const Job = (function () {
       Charts.controls(curves);
       shown.charts = make(curves, "div", null, { class: "charts" });
       shown.samples = make(section("Samples", "samples"), "div", null, { class: "samples" });
-      addChat(section("Try it", "try"), job);
+      if (!job.config || !job.config.image) addChat(section("Try it", "try"), job); /* pictures are drawn by `fsdptrain sample` */
     }
     shown.log = make(section("Log", "logs"), "pre", "", { id: "log", tabindex: 0 });
     shown.files = section("Files", "files");

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <train/image.h>
 #include <unistd.h>
 
 #include "common/json_out.h"
+#include "common/model_path.h"
 #include "ui/child.h"
 #include "ui/http.h"
 
@@ -24,18 +26,55 @@ static const char *text_of(const json_t *o, const char *key)
     return text ? text : "";
 }
 
-/* { "model": …, "file": …, "from": 1, "count": 20, "loss_on": "assistant" }: as `fsdptrain tokenize --json` has them.
- */
+/* True for a pipeline that makes pictures. A path is taken from where the programs are started. */
+static bool is_pipeline(const struct request *r, const char *model)
+{
+    char typed[PATH_MAX], path[PATH_MAX];
+    struct fsdpck_error ignored = { 0 };
+    const int n = snprintf(typed, sizeof typed, "%s/%s", r->ui->cwd, model);
+    if (*model != '/' && n > 0 && n < PATH_MAX && image_is_pipeline(typed))
+        return true;
+    return model_path_resolve(model, path, sizeof path, &ignored) == 0 && image_is_pipeline(path);
+}
+
+/* Answers with what `fsdptrain tokenize` prints. */
+static struct MHD_Response *tokenize(const struct request *r, const char *const *argv, unsigned *status)
+{
+    char *out = NULL, *said = NULL;
+    struct fsdpck_error err = { 0 };
+    const int code = child_ask(argv, r->ui->cwd, ROWS_NBYTES, ROWS_SECONDS, &out, &said, &err);
+    const char *why = said && strncmp(said, "fsdptrain: ", 11) == 0 ? said + 11 : said ? said : "";
+    struct MHD_Response *answer = code < 0 ? http_error(status, &err)
+                                  : code   ? http_refuse(status, MHD_HTTP_BAD_REQUEST, "%s", why)
+                                           : http_json(json_loads(out, JSON_ALLOW_NUL, NULL), status);
+    free(out);
+    free(said);
+    return answer;
+}
+
+static struct MHD_Response *show_pictures(const struct request *r, const char *model, const char *file,
+                                          unsigned *status)
+{
+    char resolution[24];
+    const json_int_t side = json_integer_value(json_object_get(r->json, "resolution"));
+    snprintf(resolution, sizeof resolution, "%lld", (long long)(side > 0 ? side : IMAGE_DEFAULT_RESOLUTION));
+    const char *argv[] = { r->ui->program, "tokenize", model, file, "--json", "--resolution", resolution, NULL };
+    return tokenize(r, argv, status);
+}
+
+/* { "model": …, "file": …, "from": 1, "count": 20, "loss_on": "assistant" }, or of a pipeline { "model": …, "file": …,
+ * "resolution": 512 }: as `fsdptrain tokenize --json` has them. */
 static struct MHD_Response *show_rows(struct request *r, unsigned *status)
 {
-    char first[24], count[24], *out = NULL, *said = NULL;
-    struct fsdpck_error err = { 0 };
+    char first[24], count[24];
     const char *model = text_of(r->json, "model"), *file = text_of(r->json, "file"),
                *loss = text_of(r->json, "loss_on");
     const json_int_t from = json_integer_value(json_object_get(r->json, "from"));
     const json_int_t n = json_integer_value(json_object_get(r->json, "count"));
     if (!*model || *model == '-' || !*file || *file == '-')
         return http_refuse(status, MHD_HTTP_BAD_REQUEST, "model and file are wanted, as paths");
+    if (is_pipeline(r, model))
+        return show_pictures(r, model, file, status);
     snprintf(first, sizeof first, "%lld", (long long)(from > 1 ? from : 1));
     snprintf(count, sizeof count, "%lld", (long long)(n < 1 || n > MOST_ROWS ? MOST_ROWS : n));
     const char *argv[] = { r->ui->program,
@@ -51,14 +90,7 @@ static struct MHD_Response *show_rows(struct request *r, unsigned *status)
                            "--loss-on",
                            *loss ? loss : "assistant",
                            NULL };
-    const int code = child_ask(argv, r->ui->cwd, ROWS_NBYTES, ROWS_SECONDS, &out, &said, &err);
-    const char *why = said && strncmp(said, "fsdptrain: ", 11) == 0 ? said + 11 : said ? said : "";
-    struct MHD_Response *answer = code < 0 ? http_error(status, &err)
-                                  : code   ? http_refuse(status, MHD_HTTP_BAD_REQUEST, "%s", why)
-                                           : http_json(json_loads(out, JSON_ALLOW_NUL, NULL), status);
-    free(out);
-    free(said);
-    return answer;
+    return tokenize(r, argv, status);
 }
 
 /* ---- uploads */

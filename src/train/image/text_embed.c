@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text is one user's message in the template, with thinking off, padded on the right. Padding sees the text and not
- * itself, and takes part in all that follows. */
+/* A text is padded on the right. Padding sees the text and not itself, and takes part in all that follows. */
 #include "image/text_embed.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "image/prompt_tokens.h"
 #include "sample/whole.h"
 #include "text/file.h"
 
@@ -15,9 +15,8 @@ struct text_embed {
     struct whole whole;
     struct compute *compute;
     struct kern_buffer memory;
-    struct chat *chat;
+    struct prompt_tokens tokens;
     int64_t ntok;
-    int32_t pad;
     bool last_is_normed;  /* the model has no layer above the last state, which then is the model's output */
     void *states[STATES]; /* (ntok, hidden) in the dtype of the model, host memory */
 };
@@ -34,32 +33,6 @@ static int cut_layers(void *ctx, struct model *m, const char *path, struct fsdpc
     m->nlayer = LAYERS;
     m->tied = true;
     return rc;
-}
-
-static int find_pad(const struct pipeline *p, struct text_embed *t, struct fsdpck_error *err)
-{
-    struct model_reader r;
-    int rc = pipeline_json(p, "tokenizer", "tokenizer_config.json", NULL, &r, err);
-    json_t *pad = json_object_get(r.root, "pad_token");
-    const char *token = json_string_value(json_is_object(pad) ? json_object_get(pad, "content") : pad);
-    const int64_t id = rc ? 0 : tokenizer_id(chat_tokenizer(t->chat), token ? token : "<|endoftext|>");
-    if (!rc && id < 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, r.path, "the tokenizer has no pad_token \"%.40s\"",
-                              token ? token : "<|endoftext|>");
-    t->pad = (int32_t)id;
-    json_decref(r.root);
-    return rc;
-}
-
-static int open_chat(const struct pipeline *p, struct text_embed *t, struct fsdpck_error *err)
-{
-    char path[PIPELINE_PATH];
-    int rc = pipeline_part(p, "tokenizer", path, err);
-    if (!rc)
-        rc = chat_open(path, &t->chat, err);
-    if (!rc)
-        rc = chat_set_thinking(t->chat, false, err);
-    return rc ? rc : find_pad(p, t, err);
 }
 
 static int make_buffers(struct text_embed *t, struct fsdpck_error *err)
@@ -92,7 +65,7 @@ int text_embed_open(const struct pipeline *p, const struct sampler_options *opt,
         return fsdpck_error_nomem(err, sizeof *t);
     t->ntok = ntok;
     of_text.adapter = NULL;
-    int rc = open_chat(p, t, err);
+    int rc = prompt_tokens_open(p, &t->tokens, err);
     if (!rc)
         rc = pipeline_part(p, "text_encoder", path, err);
     if (!rc)
@@ -114,7 +87,7 @@ void text_embed_close(struct text_embed *t)
         t->compute->device->memory->free(&t->memory);
     compute_free(t->compute);
     whole_close(&t->whole);
-    chat_close(t->chat);
+    prompt_tokens_close(&t->tokens);
     for (int i = 0; i < STATES; i++)
         free(t->states[i]);
     free(t);
@@ -157,7 +130,7 @@ static void fill(struct text_embed *t, const struct token_list *list)
     b->nkeys = (int64_t)list->count < t->ntok ? (int64_t)list->count : t->ntok;
     *b->rng_offset = (struct kern_rng_offset){ 0 };
     for (int64_t i = 0; i < t->ntok; i++) {
-        b->ids[i] = i < b->nkeys ? (int32_t)list->ids[i] : t->pad;
+        b->ids[i] = i < b->nkeys ? (int32_t)list->ids[i] : t->tokens.pad;
         b->positions[i] = (int32_t)i;
         b->targets[i] = -1;
     }
@@ -183,16 +156,14 @@ static int check_ids(const struct text_embed *t, const struct token_list *list, 
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
                                     "the tokenizer has a token %u; the text encoder knows %lld", list->ids[i],
                                     (long long)t->whole.job.model.nvocab);
-    return list->count ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "the chat template makes an empty text");
+    return 0;
 }
 
 int text_embed_run(struct text_embed *t, const char *text, float *out, bool *cut, struct fsdpck_error *err)
 {
     const struct compute_hook hook = { .before_group = no_gather, .after_group = take_state, .ctx = t };
     struct token_list list = { 0 };
-    json_t *prompt = json_string(text);
-    int rc = prompt ? sample_prompt_encode(t->chat, prompt, true, &list, err)
-                    : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "a prompt that is no UTF-8");
+    int rc = prompt_tokens_of(&t->tokens, text, &list, err);
     if (!rc)
         rc = check_ids(t, &list, err);
     if (!rc) {
@@ -203,6 +174,5 @@ int text_embed_run(struct text_embed *t, const char *text, float *out, bool *cut
     if (!rc)
         lay_side_by_side(t, out);
     token_list_free(&list);
-    json_decref(prompt);
     return rc;
 }

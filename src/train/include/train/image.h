@@ -13,12 +13,13 @@ extern "C" {
 #endif
 
 enum { IMAGE_UNIT = 16, IMAGE_MOST = 8192 }; /* pixels: sides are multiples of the first, up to the second */
-#define IMAGE_DEFAULT_SIDE     1024
-#define IMAGE_DEFAULT_TOKENS   512
-#define IMAGE_DISTILLED_STEPS  4
-#define IMAGE_DEFAULT_STEPS    50
-#define IMAGE_DEFAULT_GUIDANCE 4
-#define IMAGE_DEFAULT_SEED     42 /* of sample.prompts */
+#define IMAGE_DEFAULT_SIDE       1024
+#define IMAGE_DEFAULT_RESOLUTION 512
+#define IMAGE_DEFAULT_TOKENS     512
+#define IMAGE_DISTILLED_STEPS    4
+#define IMAGE_DEFAULT_STEPS      50
+#define IMAGE_DEFAULT_GUIDANCE   4
+#define IMAGE_DEFAULT_SEED       42 /* of sample.prompts */
 
 /* True if the folder is a pipeline of diffusers, of whichever kind. */
 FSDPCK_API bool image_is_pipeline(const char *folder);
@@ -60,6 +61,28 @@ struct image_calls {
 /* opt: adapter (of the transformer), dtype, threads. */
 FSDPCK_API int image_sample(const char *pipeline, const struct sampler_options *opt,
                             const struct image_request *request, const struct image_calls *calls,
+                            struct fsdpck_error *err);
+
+/* A picture of a folder or of JSONL, as a run would train on it. Borrowed during the call. */
+struct image_listed {
+    const char *path, *caption; /* with the trigger word */
+    int64_t height, width;      /* of the file, turned as EXIF says */
+    int64_t bucket_height, bucket_width;
+    size_t ntok; /* tokens of the caption in its template */
+    bool cut;    /* they are more than a run reads */
+};
+
+/* Zero-initialise but for each: every zero means the default. */
+struct image_survey {
+    int64_t resolution, max_tokens; /* image.resolution, image.max_sequence_length; default: 512 */
+    const char *trigger_word;
+    /* Nonzero ends the work with that code; err is set then. */
+    int (*each)(void *ctx, const struct image_listed *one, struct fsdpck_error *err);
+    void *ctx;
+};
+
+/* Lists what data.train of a run with the pipeline names, in its order; reads no pixels. */
+FSDPCK_API int image_survey(const char *pipeline, const char *from, const struct image_survey *survey,
                             struct fsdpck_error *err);
 
 #ifdef __cplusplus
