@@ -472,9 +472,10 @@ def begun(folder):
     done = subprocess.run([*init, "--ranks", "2"], capture_output=True, text=True)
     need(done.returncode == 0 and "4 pictures of up to 540 tokens" in done.stdout and not out.exists(), done)
     written = json.loads(config.read_text())
+    need(written["sample"] == {"every": 250, "prompts": ["[trigger] a tall picture"]}, written)
     need(written["train"]["global_batch_size"] == 4 and written["image"]["resolution"] == 512, written)
     train(config, "--ranks", "2", "--set", "train.max_steps=2", "--set", "image.resolution=64")
-    need((out / "adapter/adapter_model.safetensors").exists())
+    need((out / "adapter/adapter_model.safetensors").exists() and (out / "samples/step-000002-1.png").exists())
     for option in ("--full", f"--from={config}"):
         done = subprocess.run([*init, "--force", option], capture_output=True, text=True)
         need(done.returncode != 0 and json.loads(config.read_text()) == written, option, done)
@@ -620,6 +621,21 @@ CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter
           exported, surveyed, not_trained)
 
 
+def run_all(checks):
+    """{check: what it gets besides a folder}. True if one failed."""
+    nfailed = 0
+    for check, more in checks.items():
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check(pathlib.Path(folder), *more)
+                print(f"ok   {check.__name__.replace('_', ' ')}", flush=True)
+            except Exception:
+                nfailed += 1
+                print(f"FAIL {check.__name__.replace('_', ' ')}\n{traceback.format_exc()}", flush=True)
+    print(f"{len(checks) - nfailed} passed, {nfailed} failed")
+    return nfailed > 0
+
+
 def main():
     global args, FLUX2
     parser = argparse.ArgumentParser()
@@ -629,18 +645,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help="three of the checks only")
     args = parser.parse_args()
     FLUX2 = args.goldens / "flux2"
-    npassed = nfailed = 0
-    for check in (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                check(pathlib.Path(folder), *([args.fsdpck] if check in (quantized, exported) else []))
-                npassed += 1
-                print(f"ok   {check.__name__.replace('_', ' ')}", flush=True)
-            except Exception:
-                nfailed += 1
-                print(f"FAIL {check.__name__.replace('_', ' ')}\n{traceback.format_exc()}", flush=True)
-    print(f"{npassed} passed, {nfailed} failed")
-    return nfailed > 0
+    of_fsdpck = (quantized, exported)
+    checks = (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS
+    return run_all({check: [args.fsdpck] if check in of_fsdpck else [] for check in checks})
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ static void say(const struct request *r, const struct choice *c, const struct tr
 }
 
 /* Chooses values for a pipeline and a folder of pictures, and writes the config. */
-static int write_pictures(const struct request *r, const char *path, struct fsdpck_error *err)
+static int write_pictures(const struct request *r, const char *resolved, const char *path, struct fsdpck_error *err)
 {
     enum { MOST_BATCH = 4 };
     const struct init_from *from = &r->from;
@@ -294,14 +294,18 @@ static int write_pictures(const struct request *r, const char *path, struct fsdp
                                 "%s: a pipeline that makes pictures is trained with an adapter, by a config of its own",
                                 from->full ? "--full" : "--from");
     default_folder(from->model, folder, sizeof folder);
-    struct init_pictures p = {
-        comment, from->model, from->data, from->output_dir ? from->output_dir : folder, 1, false
-    };
+    struct init_pictures p = { .comment = comment,
+                               .model = from->model,
+                               .data = from->data,
+                               .output_dir = from->output_dir ? from->output_dir : folder,
+                               .prompt = init_pictures_caption(resolved, from->data),
+                               .batch = 1 };
     int rc = try_config(r, path, init_pictures_config(&p), true, &plan, err);
     p.batch = plan.ndocs < MOST_BATCH ? plan.ndocs : MOST_BATCH;
     p.recompute = plan.all_ranks_nbytes > available_nbytes() / 10 * 8;
     if (!rc)
         rc = try_config(r, path, init_pictures_config(&p), true, &plan, err);
+    free(p.prompt);
     if (!rc && rename(path, r->args->out))
         rc = fsdpck_error_sys(err, errno, r->args->out, "rename");
     if (rc)
@@ -320,7 +324,7 @@ static int write_planned(struct request *r, const char *path, struct fsdpck_erro
     char resolved[PATH_MAX];
     int rc = model_path_resolve(r->from.model, resolved, sizeof resolved, err);
     if (!rc && image_is_pipeline(resolved))
-        return write_pictures(r, path, err);
+        return write_pictures(r, resolved, path, err);
     if (!rc) {
         json_t *config = model_config(resolved);
         const uint64_t limit = max_positions(config);
