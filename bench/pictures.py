@@ -9,7 +9,7 @@ usage: pictures.py BUILD_DIR PIPELINE WORKDIR --python PYTHON_WITH_TORCH [--side
 A step is one picture of --side x --side with 512 tokens of text, r 16 on diffusers' targets, AdamW; its seconds are the
 median without the first step. The start is the time from process start to the first step: of ours with its caches,
 counted with the end of the run, of theirs with encoding, which it does at each start. Memory is the largest resident
-size. Rounds are interleaved; medians. PyTorch runs under tcmalloc where there is one. tests/interop/make_flux2.py makes
+size. decode and encode: the autoencoder alone, best of three (bench/vae.c). Rounds are interleaved; medians. PyTorch runs under tcmalloc where there is one. tests/interop/make_flux2.py makes
 random pipelines of any size."""
 import argparse
 import glob
@@ -76,7 +76,10 @@ class Bench:
     def ours(self):
         steps, _, peak = self.run(self.a.steps)
         first, whole, _ = self.run(1)
-        return {"step": statistics.median(steps[1:]), "start": whole - first[0], "memory": peak}
+        done = subprocess.run([os.path.join(self.a.build, "bench", "vae"), self.a.pipeline, str(self.a.side),
+                               self.a.dtype, str(self.a.threads)], check=True, stdout=subprocess.PIPE, text=True)
+        return {"step": statistics.median(steps[1:]), "start": whole - first[0], "memory": peak,
+                **json.loads(done.stdout)}
 
     def theirs(self, mode):
         found = sorted(glob.glob("/usr/lib/*/libtcmalloc_minimal.so.4"))
@@ -86,7 +89,7 @@ class Bench:
                               env={**os.environ, **({"LD_PRELOAD": found[0]} if found else {})})
         said = json.loads(done.stdout.splitlines()[-1])
         return {"step": statistics.median(said["step_seconds"][1:]), "start": said["start_seconds"],
-                "memory": said["peak_bytes"]}
+                "memory": said["peak_bytes"], "decode": said["decode_seconds"], "encode": said["encode_seconds"]}
 
 
 def main():
@@ -109,7 +112,8 @@ def main():
         ours.append(bench.ours())
         for mode in modes:
             theirs[mode].append(bench.theirs(mode))
-    for what, unit, scale in (("step", "s", 1), ("start", "s", 1), ("memory", "MiB", 2**20)):
+    for what, unit, scale in (("step", "s", 1), ("start", "s", 1), ("memory", "MiB", 2**20), ("decode", "s", 1),
+                              ("encode", "s", 1)):
         mine = statistics.median(r[what] for r in ours) / scale
         print(f"{what}: fsdptrain {mine:.4g} {unit}", flush=True)
         for mode in modes:

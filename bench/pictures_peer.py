@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What bench/pictures.py asks of fsdptrain, done by PyTorch, diffusers and PEFT. Prints one JSON object: the seconds of
-every step, the seconds from process start to the first step, and the largest resident size.
+every step, the seconds from process start to the first step, the largest resident size, and the seconds of the
+autoencoder, best of three.
 
 usage: pictures_peer.py PIPELINE PICTURE --mode MODE [--steps N] [--threads N]
 
@@ -43,6 +44,19 @@ def encoded(pipe, a, dtype):
     return x.to(dtype), grid, text.to(dtype), places
 
 
+def of_autoencoder(vae, x, z):
+    """Seconds of encoding and of decoding; x: pixels, z: latents."""
+    import torch
+    best = {}
+    with torch.inference_mode():
+        for name, run in (("encode", lambda: vae.encode(x)), ("decode", lambda: vae.decode(z))):
+            for _ in range(3):
+                started = time.perf_counter()
+                run()
+                best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
+    return best
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("pipeline")
@@ -52,7 +66,7 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
     import torch
-    from diffusers import Flux2KleinPipeline
+    from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline
     from peft import LoraConfig, get_peft_model
     torch.set_num_threads(a.threads)
     dtype = torch.bfloat16 if a.mode.endswith("bf16") else torch.float32
@@ -78,8 +92,13 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - started)
-    print(json.dumps({"step_seconds": seconds, "start_seconds": began,
-                      "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    vae = AutoencoderKLFlux2.from_pretrained(a.pipeline, subfolder="vae", dtype=dtype)
+    height, width = int(grid[0, -1, 1]) + 1, int(grid[0, -1, 2]) + 1
+    found = of_autoencoder(vae, torch.rand(1, 3, 16 * height, 16 * width).to(dtype),
+                           torch.randn(1, x.shape[2] // 4, 2 * height, 2 * width).to(dtype))
+    print(json.dumps({"step_seconds": seconds, "start_seconds": began, "peak_bytes": peak,
+                      "encode_seconds": found["encode"], "decode_seconds": found["decode"]}))
 
 
 if __name__ == "__main__":
