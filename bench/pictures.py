@@ -9,8 +9,8 @@ usage: pictures.py BUILD_DIR PIPELINE WORKDIR --python PYTHON_WITH_TORCH [--side
 A step is one picture of --side x --side with 512 tokens of text, r 16 on diffusers' targets, AdamW; its seconds are the
 median without the first step. The start is the time from process start to the first step: of ours with its caches,
 counted with the end of the run, of theirs with encoding, which it does at each start. Memory is the largest resident
-size. decode and encode: the autoencoder alone, best of three (bench/vae.c). Rounds are interleaved; medians. PyTorch runs under tcmalloc where there is one. tests/interop/make_flux2.py makes
-random pipelines of any size."""
+size. decode and encode: the autoencoder alone, best of three (bench/vae.c). Rounds are interleaved; medians. PyTorch
+runs under tcmalloc where there is one. tests/interop/make_flux2.py makes random pipelines of any size."""
 import argparse
 import glob
 import json
