@@ -11,6 +11,9 @@ import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile, traceback
 
 import numpy as np
 
+from harness import Skip
+from ranks_harness import MPI_ENV, MPIRUN, need_mpi
+
 args = None
 MODEL, FLUX2 = pathlib.Path(os.environ["FSDPCK_FIXTURES"]) / "tiny-flux2", None
 PROMPT = "a red fox asleep in deep snow, photo"
@@ -278,6 +281,26 @@ def same_for_any_ranks(folder):
                                                                       })):
             need(started_anew(folder, *options, dtype={"param": dtype}, fsdp=fsdp) == want, dtype, options, fsdp)
         need(started_anew(folder, "--ranks", 2, keep_cache=False, dtype={"param": dtype}) == want, dtype, "no cache")
+
+
+def launched(folder):
+    """Ranks that mpirun starts encode together, and train to the same bits."""
+    try:
+        need_mpi(args.fsdptrain)
+    except Skip as why:
+        print(f"skipped: pictures under mpirun: {why}")
+        return
+    want = started_anew(folder)
+    shutil.rmtree(folder / "run")
+    config = config_of(folder, sample={"every": 3, "prompts": ["a fox", "a house", "a lake"]})
+    done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", args.fsdptrain, "run", config],
+                          capture_output=True,
+                          text=True,
+                          timeout=300,
+                          env=MPI_ENV)
+    need(done.returncode == 0, done.stderr[-800:])
+    need(result(folder) == want and len(list((folder / "run/samples").iterdir())) == 9, done.stderr[-800:])
+    need(not list((folder / "run/cache").glob("*.tmp-*")))
 
 
 def stopped_and_gone_on(folder):
@@ -616,7 +639,7 @@ def surveyed(folder):
         tokenize(*options, code=code)
 
 
-CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
+CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks, launched,
           stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun, varied, quantized, dropped,
           exported, surveyed, not_trained)
 

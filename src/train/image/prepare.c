@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One process computes, whatever the number of ranks. */
+/* One process computes for all ranks that it starts; those that a launcher started share the work by the files that
+ * they write. */
 #include "image/prepare.h"
 
 #include <stdio.h>
@@ -166,20 +167,48 @@ static int put_text(struct work *w, struct text_embed **t, uint64_t id, const ch
     return rc ? rc : picture_cache_put(&w->set->cache, &m, out, err);
 }
 
-static int put_texts(struct work *w, struct fsdpck_error *err)
+/* True for an entry of this process's part. */
+static bool is_mine(const struct work *w, uint64_t name)
+{
+    return w->p->nsharing < 2 || name % w->p->nsharing == w->p->share;
+}
+
+/* Texts that no picture has. */
+static int put_other_texts(struct work *w, bool mine, struct text_embed **t, float *out, struct fsdpck_error *err)
 {
     const char *word = w->p->config->image.trigger_word;
-    struct text_embed *t = NULL;
-    float *out = malloc((size_t)(w->set->ntext * w->set->text_width) * sizeof *out);
-    int rc = out ? put_text(w, &t, w->set->no_text, word ? word : "", out, err) : fsdpck_error_nomem(err, 1 << 20);
+    int rc = is_mine(w, w->set->no_text) == mine ? put_text(w, t, w->set->no_text, word ? word : "", out, err) : 0;
     for (size_t i = 0; i < w->p->ntexts && !rc; i++)
-        rc = put_text(w, &t, w->p->text_names[i], w->p->texts[i], out, err);
+        if (is_mine(w, w->p->text_names[i]) == mine)
+            rc = put_text(w, t, w->p->text_names[i], w->p->texts[i], out, err);
+    return rc;
+}
+
+static int put_captions(struct work *w, bool mine, struct text_embed **t, float *out, struct fsdpck_error *err)
+{
+    int rc = 0;
     for (size_t i = 0; i < w->set->n && !rc; i++) {
+        if (is_mine(w, w->set->entries[i].text) != mine)
+            continue;
         if (w->new_text[i])
-            rc = put_text(w, &t, w->set->entries[i].text, w->listing.items[i].caption, out, err);
+            rc = put_text(w, t, w->set->entries[i].text, w->listing.items[i].caption, out, err);
         w->done++;
         if (!rc)
             rc = tell(w, err);
+    }
+    return rc;
+}
+
+static int put_texts(struct work *w, struct fsdpck_error *err)
+{
+    const size_t nelem = (size_t)(w->set->ntext * w->set->text_width);
+    struct text_embed *t = NULL;
+    float *out = malloc(nelem * sizeof *out);
+    int rc = out ? 0 : fsdpck_error_nomem(err, nelem * sizeof *out);
+    for (int others = 0; others < 2 && !rc; others++) {
+        rc = put_other_texts(w, !others, &t, out, err);
+        if (!rc)
+            rc = put_captions(w, !others, &t, out, err);
     }
     text_embed_close(t);
     free(out);
@@ -272,12 +301,15 @@ static int put_one(struct work *w, struct encoder *e, size_t i, struct fsdpck_er
     return rc ? rc : encode(w, e, &w->listing.items[i], &m, err);
 }
 
-static int put_latents(struct work *w, struct fsdpck_error *err)
+static int put_pictures(struct work *w, bool mine, struct encoder *e, struct fsdpck_error *err)
 {
-    struct encoder e = { 0 };
     int rc = 0;
     for (size_t i = 0; i < w->listing.n && !rc;) {
-        rc = put_one(w, &e, i, err);
+        if (is_mine(w, w->set->entries[i].latents) != mine) {
+            i++;
+            continue;
+        }
+        rc = put_one(w, e, i, err);
         w->done++;
         if (rc && leaves_out(w, rc, err)) {
             listing_drop(&w->listing, i);
@@ -288,6 +320,15 @@ static int put_latents(struct work *w, struct fsdpck_error *err)
         if (!rc)
             rc = tell(w, err);
     }
+    return rc;
+}
+
+static int put_latents(struct work *w, struct fsdpck_error *err)
+{
+    struct encoder e = { 0 };
+    int rc = put_pictures(w, true, &e, err);
+    if (!rc)
+        rc = put_pictures(w, false, &e, err);
     encoder_close(&e);
     return rc;
 }

@@ -17,6 +17,9 @@ struct prepare {
     size_t ntexts;
     bool once;     /* every picture is there once for each resolution: no repeats and flips */
     bool on_paper; /* nothing is computed, and there is no cache */
+    /* Processes that a launcher started share the work: this is number `share` of nsharing, and does its own part
+     * first, then what is missing. nsharing 0: it is alone. */
+    uint32_t share, nsharing;
     /* done of total pictures; NULL: not wanted. A stop ends the work. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     const volatile int *stop;

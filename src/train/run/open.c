@@ -63,6 +63,8 @@ static int open_pictures(struct job *job, const char *from, struct data **out, s
                          .pictures = from,
                          .once = from != job->config->data.train,
                          .on_paper = job->opt->on_paper,
+                         .share = job->opt->launched_rank,
+                         .nsharing = job->opt->launched_nranks,
                          .progress = job->opt->phase ? prepared : NULL,
                          .stop = job->opt->stop,
                          .ctx = (void *)job->opt };
