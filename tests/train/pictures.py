@@ -627,6 +627,13 @@ def surveyed(folder):
     plan = subprocess.run([args.fsdptrain, "plan", config_of(folder), "--json"], capture_output=True, text=True)
     largest = max(p["bucket_width"] * p["bucket_height"] for p in shown["pictures"]) // 256 + 32
     need(json.loads(plan.stdout)["largest_micro_batch_tokens"] == largest, plan.stdout)
+    # In the cache of a run, nothing is left to encode; all is with another dtype.
+    need(json.loads(plan.stdout)["to_encode"] == 8, plan.stdout)
+    train(config_of(folder))
+    for dtype, left in (("fp32", 0), ("bf16", 8)):
+        config = config_of(folder, dtype={"param": dtype})
+        again = subprocess.run([args.fsdptrain, "plan", config, "--json"], capture_output=True, text=True)
+        need(json.loads(again.stdout)["to_encode"] == left, dtype, again.stdout)
     need([pathlib.Path(p["path"]).name for p in shown["pictures"]] == sorted(p.name for p in data.iterdir()
                                                                              if p.suffix != ".txt"), shown)
     need(all("sks" in p["caption"] and not p["cut"] for p in shown["pictures"]), shown)

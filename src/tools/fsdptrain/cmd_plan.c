@@ -269,6 +269,7 @@ static int run(void *ctx, const char *const *at)
         { "largest_micro_batch_tokens", "tokens of the largest micro-batch", p.largest_micro_ntok, false },
         { "shard_ranks", p.nreplicas > 1 ? "ranks of a shard group" : NULL, p.nshards, false },
         { "replicas", p.nreplicas > 1 ? "shard groups with all parameters" : NULL, p.nreplicas, false },
+        { "to_encode", p.nto_encode ? "pictures and captions to encode" : NULL, p.nto_encode, false },
         { "shard_bytes", "a rank's shards", p.shard_nbytes, true },
         { "gradient_bytes", "a rank's gradients", p.gradient_nbytes, true },
         { "optimizer_bytes",

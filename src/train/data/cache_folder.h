@@ -7,7 +7,9 @@
 
 enum { CACHE_FOLDER = 4096 };
 
-/* Creates output_dir/cache, with its parents. */
+/* output_dir/cache, which may not be there. */
+int cache_folder_path(const char *output_dir, char folder[CACHE_FOLDER], struct fsdpck_error *err);
+/* Creates it, with its parents. */
 int cache_folder_make(const char *output_dir, char folder[CACHE_FOLDER], struct fsdpck_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "text/new_file.h"
@@ -21,9 +22,9 @@ struct head {
 
 static const char magic[8] = "fsdppic";
 
-int picture_cache_open(const char *output_dir, struct picture_cache *out, struct fsdpck_error *err)
+int picture_cache_open(const char *output_dir, bool creates, struct picture_cache *out, struct fsdpck_error *err)
 {
-    return cache_folder_make(output_dir, out->folder, err);
+    return creates ? cache_folder_make(output_dir, out->folder, err) : cache_folder_path(output_dir, out->folder, err);
 }
 
 static void path_of(const struct picture_cache *c, const struct picture_matrix *m, char path[4200])
@@ -34,6 +35,14 @@ static void path_of(const struct picture_cache *c, const struct picture_matrix *
 static size_t nbytes_of(const struct picture_matrix *m)
 {
     return (size_t)(m->nrow * m->ncol) * (m->rounded ? 2 : 4);
+}
+
+bool picture_cache_may_have(const struct picture_cache *c, const struct picture_matrix *m)
+{
+    char path[4200];
+    struct stat st;
+    path_of(c, m, path);
+    return stat(path, &st) == 0 && (size_t)st.st_size == sizeof(struct head) + nbytes_of(m);
 }
 
 static struct head head_of(const struct picture_matrix *m, const void *data)

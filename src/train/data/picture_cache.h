@@ -17,8 +17,10 @@ struct picture_matrix {
     bool rounded; /* bf16 in the file; fp32 in memory */
 };
 
-/* Creates the folder. */
-int picture_cache_open(const char *output_dir, struct picture_cache *out, struct fsdpck_error *err);
+/* creates: the folder, where it is missing. */
+int picture_cache_open(const char *output_dir, bool creates, struct picture_cache *out, struct fsdpck_error *err);
+/* True if a file of this size is there, whatever is in it. */
+bool picture_cache_may_have(const struct picture_cache *c, const struct picture_matrix *m);
 /* True if a sound file of this shape is there. */
 bool picture_cache_has(const struct picture_cache *c, const struct picture_matrix *m);
 int picture_cache_put(const struct picture_cache *c, const struct picture_matrix *m, const float *data,

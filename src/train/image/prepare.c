@@ -141,6 +141,11 @@ static int list_all(struct work *w, struct fsdpck_error *err)
     return rc ? rc : find_new(s, false, &w->new_latents, err);
 }
 
+static struct picture_matrix latents_matrix(const struct work *w, const struct picture_entry *e)
+{
+    return (struct picture_matrix){ e->latents, e->height * e->width, w->set->nchannel, false };
+}
+
 static struct picture_matrix text_matrix(const struct work *w, uint64_t id)
 {
     return (struct picture_matrix){ id, w->set->ntext, w->set->text_width, w->set->rounded };
@@ -294,7 +299,7 @@ static int encode(struct work *w, const struct encoder *e, const struct listed *
 static int put_one(struct work *w, struct encoder *e, size_t i, struct fsdpck_error *err)
 {
     const struct picture_entry *entry = &w->set->entries[i];
-    const struct picture_matrix m = { entry->latents, entry->height * entry->width, w->set->nchannel, false };
+    const struct picture_matrix m = latents_matrix(w, entry);
     if (!w->new_latents[i] || picture_cache_has(&w->set->cache, &m))
         return 0;
     int rc = e->vae ? 0 : encoder_open(w, e, err);
@@ -343,6 +348,16 @@ static void note(const struct work *w, const char *kind, uint64_t n, const char 
     w->p->fs.note(w->p->fs.ctx, line);
 }
 
+static void count_missing(struct work *w)
+{
+    for (size_t i = 0; i < w->set->n; i++) {
+        const struct picture_matrix latents = latents_matrix(w, &w->set->entries[i]),
+                                    text = text_matrix(w, w->set->entries[i].text);
+        w->set->nto_encode += (w->new_latents[i] && !picture_cache_may_have(&w->set->cache, &latents)) +
+                              (w->new_text[i] && !picture_cache_may_have(&w->set->cache, &text));
+    }
+}
+
 /* Of the pictures that were read now; those in the cache were told of before. */
 static int report(const struct work *w, struct fsdpck_error *err)
 {
@@ -384,8 +399,10 @@ int image_prepare(const struct prepare *p, struct picture_set *out, struct fsdpc
         rc = listing_vary(&w.listing, p->config, p->once, err);
     if (!rc)
         rc = list_all(&w, err);
-    if (!rc && !p->on_paper)
-        rc = picture_cache_open(p->config->output_dir, &out->cache, err);
+    if (!rc)
+        rc = picture_cache_open(p->config->output_dir, !p->on_paper, &out->cache, err);
+    if (!rc && p->on_paper)
+        count_missing(&w);
     if (!rc && !p->on_paper)
         rc = put_texts(&w, err);
     if (!rc && !p->on_paper)

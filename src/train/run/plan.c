@@ -22,6 +22,7 @@ static void count_data(const struct job *job, struct train_plan *out)
     out->nsupervised = facts.nsupervised;
     out->longest_ntok = facts.longest_ntok;
     out->nrows = facts.nrows;
+    out->nto_encode = facts.nto_encode;
     job_largest(job, &ntok, &ndocs);
     out->largest_micro_ntok = (uint64_t)ntok;
 }

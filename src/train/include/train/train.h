@@ -156,6 +156,7 @@ enum { TRAIN_PLAN_GROUPS = 64 };
 struct train_plan {
     uint64_t nsteps;
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* of an epoch of the data, truncated and packed */
+    uint64_t nto_encode;                                    /* pictures and captions that the run encodes first */
     uint64_t ntrained, nfrozen;                             /* elements, whole model */
     uint32_t nshards, nreplicas; /* ranks of a shard group; number of shard groups, each with all parameters */
     uint64_t shard_nbytes;       /* the rank's part of all parameters in the compute dtype, or what it shares with other
@@ -199,7 +200,8 @@ struct train_plan {
 /* The training or evaluation data after truncation and packing. */
 struct train_data_facts {
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* nrows: of an epoch; micro-batches under data.plan */
-    uint64_t nempty; /* documents without a supervised token, under data.plan; otherwise they are skipped */
+    uint64_t nto_encode; /* of a plan for pictures: those and captions that are not in the cache yet */
+    uint64_t nempty;     /* documents without a supervised token, under data.plan; otherwise they are skipped */
     bool by_plan;
 };
 
