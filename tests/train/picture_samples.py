@@ -102,6 +102,17 @@ def gone_on(folder):
     need(drawn(folder) == {k: v for k, v in want.items() if "-000003-" in k}, sorted(drawn(folder)))
 
 
+def swept(folder):
+    """What killed runs left unfinished is removed; files of others stay."""
+    unfinished = ("cache/picture-00000000000000aa.bin.tmp-aB3x9Z", "samples/step-000001-1.png.tmp-000000")
+    others = ("samples/notes.tmp-000000", "samples/step-1.tmp-12345", "cache/picture-00000000000000aa.bin.tmp-aB3x9Zq")
+    for name in unfinished + others:
+        (folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "run" / name).write_text("x")
+    train(config_of(folder, sample=SAMPLING, train={"max_steps": 1}))
+    need([(folder / "run" / name).exists() for name in unfinished + others] == [False] * 2 + [True] * 3)
+
+
 def without_every(folder):
     """They are drawn on request only."""
     done = run(folder, sample={"prompts": PROMPTS[:1]})
@@ -182,7 +193,7 @@ def planned(folder):
     need(json.loads(plan.stdout)["sample_bytes"] == 0 < 256 * 256 * 3 < with_samples["sample_bytes"], with_samples)
 
 
-CHECKS = (same_for_any_ranks, those_of_sample, gone_on, without_every, not_made, refused, shown, planned)
+CHECKS = (same_for_any_ranks, those_of_sample, gone_on, swept, without_every, not_made, refused, shown, planned)
 
 
 def main():

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "arrays/grow.h"
+#include "text/new_file.h"
 
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
@@ -137,6 +138,18 @@ static void count_removed(void *ctx, const struct fsdpck_leftover *leftover)
     *(size_t *)ctx += leftover->removed;
 }
 
+/* Pictures and their latents. Processes that a launcher started may be writing some. */
+static void clean_up_pictures(const struct job *job)
+{
+    char folder[FILES_PATH];
+    if (job->opt->launched_nranks)
+        return;
+    if (!files_join(folder, job->config->output_dir, "cache", NULL))
+        new_file_sweep(folder, "picture-");
+    if (!files_join(folder, job->config->output_dir, "samples", NULL))
+        new_file_sweep(folder, "step-");
+}
+
 void files_clean_up(const struct job *job)
 {
     struct fsdpck_error err = { 0 };
@@ -144,6 +157,7 @@ void files_clean_up(const struct job *job)
     char folder[FILES_PATH], line[2400] = "", text[2048];
     if (job->first != 0)
         return;
+    clean_up_pictures(job);
     int rc = files_join(folder, job->config->output_dir, "checkpoints", &err);
     if (!rc)
         rc = fsdpck_leftovers(folder, FSDPCK_CLEAN_DEAD, &job->fs, count_removed, &n, &err);
