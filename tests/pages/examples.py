@@ -22,6 +22,7 @@ def prepare(cwd):
         os.symlink("model", os.path.join(cwd, other))
     shutil.copytree(os.path.join(fixtures, "lora-run"), os.path.join(cwd, "lora-run"))
     os.symlink(os.path.join(fixtures, "tiny-flux2"), os.path.join(cwd, "flux2-klein"))
+    os.symlink(os.path.join(fixtures, "pictures"), os.path.join(cwd, "pictures"))
     os.symlink("model", os.path.join(cwd, "tiny-llama-tied"))  # the base that lora-run names
     shutil.copy(os.path.join(fixtures, "chat.jsonl"), cwd)
     shutil.copy(os.path.join(fixtures, "trainers", "accelerate-fsdp1.yaml"), os.path.join(cwd, "accelerate.yaml"))

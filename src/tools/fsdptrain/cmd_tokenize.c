@@ -366,7 +366,7 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
                     "fsdptrain tokenize model/ chat.jsonl --chat\n"
                     "fsdptrain tokenize model/ chat.jsonl --chat --from-line 3 --lines 1\n"
-                    "fsdptrain tokenize flux2-klein-base/ pictures/ --resolution 768",
+                    "fsdptrain tokenize flux2-klein/ pictures/ --resolution 768",
     };
     return options_run(&line, argc, argv, run, &args);
 }
