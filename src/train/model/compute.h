@@ -14,7 +14,8 @@
 
 #include "model/layout.h"
 
-struct flux2_train; /* model/flux2_train.h */
+struct compute_parts; /* model/compute_parts.h */
+struct flux2_train;   /* model/flux2_train.c */
 
 /* The routing of a block's T tokens to its experts (kernels/experts.h). */
 struct routed {
@@ -116,6 +117,7 @@ struct compute_weighing {
 
 struct compute {
     const struct model *m;
+    const struct compute_parts *parts; /* model/compute_parts.h */
     const struct layout *l;
     const struct layout *whole;   /* what the hooks gather: l, or the layout of several computations that are trained
                                      together */

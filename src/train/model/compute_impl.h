@@ -49,6 +49,9 @@ struct bump;
 /* Allocates the buffers for DoRA; nothing without DoRA. */
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 
+/* True if the embedding or its adapter trains. */
+bool compute_trains_embedding(const struct layout *l);
+
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flow matching (Lipman et al. 2022): of latents z and noise e, x = (1 - sigma)·z + sigma·e goes in, and e - z is the
  * target. */
-#include "model/flux2_train.h"
-
 #include <stdlib.h>
 
+#include "model/compute_parts.h"
 #include "model/flux2_impl.h"
 
 struct flux2_train {
@@ -14,7 +13,7 @@ struct flux2_train {
     void *dvelocity;         /* the same in the dtype of the activations */
 };
 
-int flux2_train_new(struct compute *c, struct fsdpck_error *err)
+static int open_train(struct compute *c, struct fsdpck_error *err)
 {
     struct flux2_train *t = c->flux2 = calloc(1, sizeof *t);
     if (t)
@@ -25,7 +24,7 @@ int flux2_train_new(struct compute *c, struct fsdpck_error *err)
     return 0;
 }
 
-void flux2_train_free(struct compute *c)
+static void close_train(struct compute *c)
 {
     if (!c->flux2)
         return;
@@ -98,7 +97,7 @@ static void alloc_blocks(struct compute *c, struct bump *v)
 }
 
 /* For the largest picture. */
-void flux2_train_alloc(struct compute *c, struct bump *v)
+static void alloc(struct compute *c, struct bump *v)
 {
     struct flux2_train *t = c->flux2;
     t->run.ntext = c->m->flux2.ntext;
@@ -114,7 +113,7 @@ void flux2_train_alloc(struct compute *c, struct bump *v)
     c->on.rng_offset = bump_alloc(v, sizeof *c->on.rng_offset);
 }
 
-void flux2_train_alloc_host(struct compute *c, struct bump *v)
+static void alloc_host(struct compute *c, struct bump *v)
 {
     const int64_t nimage = c->ntok - c->m->flux2.ntext;
     struct picture *p = &c->batch.picture;
@@ -135,7 +134,7 @@ static void mix(const struct picture *p, int64_t n)
     }
 }
 
-int flux2_train_send(struct compute *c, struct fsdpck_error *err)
+static int send(struct compute *c, struct fsdpck_error *err)
 {
     struct flux2_train *t = c->flux2;
     const struct picture *p = &c->batch.picture;
@@ -153,20 +152,21 @@ int flux2_train_send(struct compute *c, struct fsdpck_error *err)
     return moved ? flux2_send_tables(&t->run, err) : 0;
 }
 
-void flux2_train_first(struct compute *c)
+static void first(struct compute *c)
 {
     const struct picture *p = &c->batch.picture;
     flux2_first(&c->flux2->run, p->latents, p->sigma, p->guidance, c->flux2->kept[0].z);
 }
 
-void flux2_train_block(struct compute *c, int64_t number)
+static void block(struct compute *c, int64_t number)
 {
     struct flux2_train *t = c->flux2;
     flux2_block(&t->run, number, &t->kept[number], number + 1 < c->m->nlayer ? t->kept[number + 1].z : t->run.last);
 }
 
-void flux2_train_loss(struct compute *c, bool wants_gradient)
+static int loss(struct compute *c, bool wants_gradient, struct fsdpck_error *err)
 {
+    (void)err;
     struct flux2_train *t = c->flux2;
     const int64_t nchannel = c->m->flux2.nchannel, nimage = t->run.nimage;
     const float factor = c->batch.picture.weight / (float)(nimage * nchannel);
@@ -181,19 +181,33 @@ void flux2_train_loss(struct compute *c, bool wants_gradient)
     flux2_end(&t->run);
     c->device->images->square_error(c->stream, &e);
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, nimage);
+    return 0;
 }
 
-void flux2_train_end_backward(struct compute *c)
+static void end_backward(struct compute *c)
 {
     flux2_end_backward(&c->flux2->run, c->flux2->dvelocity);
 }
 
-void flux2_train_recompute(struct compute *c, int64_t number)
+static void recompute(struct compute *c, int64_t number)
 {
     flux2_block(&c->flux2->run, number, &c->flux2->kept[number], NULL);
 }
 
-void flux2_train_block_backward(struct compute *c, int64_t number, bool wants_dz)
+static void one_backward(struct compute *c, int64_t number)
 {
+    const bool wants_dz = number > compute_first_layer(c->l);
     flux2_block_backward(&c->flux2->run, number, &c->flux2->kept[number], wants_dz);
 }
+
+const struct compute_parts flux2_parts = { .open = open_train,
+                                           .close = close_train,
+                                           .alloc = alloc,
+                                           .alloc_host = alloc_host,
+                                           .send = send,
+                                           .first = first,
+                                           .block = block,
+                                           .loss = loss,
+                                           .norm_backward = end_backward,
+                                           .recompute = recompute,
+                                           .block_backward = one_backward };

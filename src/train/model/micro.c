@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backward. */
 #include "model/compute_impl.h"
-#include "model/flux2_train.h"
+#include "model/compute_parts.h"
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
@@ -32,15 +32,14 @@ void compute_leave_end(const struct compute *c, const struct compute_hook *hook)
         compute_leave(hook, 0);
 }
 
-/* True if the embedding or its adapter trains. */
-static bool trains_embedding(const struct layout *l)
+bool compute_trains_embedding(const struct layout *l)
 {
     return l->embed.r || l->params[l->embed.w].trainable;
 }
 
 int64_t compute_first_layer(const struct layout *l)
 {
-    return trains_embedding(l) ? 0 : l->first_trained_layer;
+    return compute_trains_embedding(l) ? 0 : l->first_trained_layer;
 }
 
 uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups)
@@ -61,74 +60,6 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
     return n;
 }
 
-/* The buffer for a group's output, which is the input x of the next group. */
-static void *output_of(const struct compute *c, uint32_t group, void *x)
-{
-    return layout_dtype(c->l, group) == layout_dtype(c->l, group + 1) ? x : c->h;
-}
-
-/* The next group may have another dtype. */
-static void hand_on(struct compute *c, uint32_t group, void *x)
-{
-    const int64_t d = c->m->hidden;
-    const struct kern_mat to = { x, d, layout_dtype(c->l, group + 1) };
-    if (to.dtype != c->dtype)
-        c->device->ops->cast(c->stream, to, cmat(c, c->h, d), c->batch.ntok, d);
-}
-
-static void forward_block(struct compute *c, int64_t number)
-{
-    if (c->flux2) {
-        flux2_train_block(c, number);
-        return;
-    }
-    const uint32_t group = (uint32_t)number + 1;
-    void *next = number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last;
-    c->dtype = layout_dtype(c->l, group);
-    block_forward(c, number, output_of(c, group, next));
-    hand_on(c, group, next);
-}
-
-static void recompute_block(struct compute *c, int64_t number)
-{
-    if (c->flux2) {
-        flux2_train_recompute(c, number);
-        return;
-    }
-    c->dtype = layout_dtype(c->l, (uint32_t)number + 1);
-    block_forward(c, number, NULL);
-}
-
-static void backward_block(struct compute *c, int64_t number)
-{
-    if (c->flux2) {
-        flux2_train_block_backward(c, number, number > compute_first_layer(c->l));
-        return;
-    }
-    compute_go_over(c, (uint32_t)number + 2, (uint32_t)number + 1, c->dx, c->dh);
-    block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
-}
-
-/* Up to the first block. */
-static void forward_embedding(struct compute *c)
-{
-    if (c->flux2) {
-        flux2_train_first(c);
-        return;
-    }
-    c->dtype = layout_dtype(c->l, 0);
-    embed_forward(c, output_of(c, 0, c->blocks[0].x));
-    hand_on(c, 0, c->blocks[0].x);
-}
-
-static void forward_norm(struct compute *c)
-{
-    if (c->flux2)
-        return; /* the loss comes with it */
-    c->dtype = layout_dtype(c->l, c->l->ngroups - 1);
-    norm_forward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->h, c->rstd_last);
-}
-
 /* Micro-batches of computations that share what is gathered; one alone, as a rule. */
 struct together {
     struct compute *const *all; /* (n) */
@@ -138,14 +69,6 @@ struct together {
 
 #define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
 
-static int send_batch(struct compute *c, struct fsdpck_error *err)
-{
-    if (c->flux2)
-        return flux2_train_send(c, err);
-    compute_send_batch(c);
-    return 0;
-}
-
 /* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
 static int forward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
 {
@@ -153,13 +76,13 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
     for
         EACH(t, c)
     if (!rc)
-        rc = send_batch(c, err);
+        rc = c->parts->send(c, err);
     if (!rc)
         rc = compute_enter(hook, 0, err);
     if (!rc) {
         for
             EACH(t, c)
-        forward_embedding(c);
+        c->parts->first(c);
         compute_leave(hook, 0);
     }
     for (int64_t i = 0; i < t->some->m->nlayer && !rc; i++) {
@@ -168,67 +91,16 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
             break;
         for
             EACH(t, c)
-        replay(c, REPLAY_FORWARD, i, forward_block);
+        replay(c, REPLAY_FORWARD, i, c->parts->block);
         compute_leave(hook, (uint32_t)i + 1);
     }
     if (!rc)
         rc = compute_enter_end(t->some, hook, err);
     for
         EACH(t, c)
-    if (!rc)
-        forward_norm(c);
+    if (!rc && c->parts->norm)
+        c->parts->norm(c);
     return rc;
-}
-
-static struct kern_head head_of(struct compute *c)
-{
-    const struct linear *head = &c->l->head;
-    struct batch *b = &c->batch;
-    struct kern_head h = { .ntok = b->ntok,
-                           .d = head->nin,
-                           .nvocab = head->nout,
-                           .h = cmat(c, c->h, head->nin),
-                           .w = value_of(c, head->w),
-                           .nrow = b->nrow,
-                           .rows = c->on.rows,
-                           .target = c->on.row_targets,
-                           .grad_scale = b->grad_scale,
-                           .weights = c->weighing.on ? c->on.row_weights : NULL,
-                           .loss = c->loss,
-                           .dh = mat(c, c->dh, head->nin),
-                           .dw = grad_of(c, head->w),
-                           .compute = c->dtype,
-                           .output = c->output,
-                           .chunk = head_chunk(c),
-                           .panel = head_panel(c),
-                           .scratch = c->head };
-    if (!head->r)
-        return h;
-    h.lora = (struct kern_head_lora){ .r = head->r,
-                                      .scale = head->scale,
-                                      .a = value_of(c, head->a),
-                                      .b = value_of(c, head->b),
-                                      .da = grad_of(c, head->a),
-                                      .db = grad_of(c, head->b),
-                                      .dropout = linear_dropout(c, head) };
-    if (c->dropout > 0) { /* dropout's random numbers are per token: use all rows, some without a target */
-        h.nrow = b->ntok;
-        h.rows = NULL;
-        h.target = c->on.targets;
-        h.weights = c->weighing.on ? c->on.weights : NULL;
-    }
-    return h;
-}
-
-/* From c->dh, the gradient of the last norm's output. */
-static void backward_norm(struct compute *c)
-{
-    if (c->flux2) {
-        flux2_train_end_backward(c);
-        return;
-    }
-    if (compute_first_layer(c->l) < c->m->nlayer || grad_of(c, c->l->norm))
-        norm_backward(c, c->l->norm, 1, c->m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
 }
 
 static void backward_layer(struct compute *c, int64_t number)
@@ -236,26 +108,18 @@ static void backward_layer(struct compute *c, int64_t number)
     if (number < compute_first_layer(c->l))
         return;
     if (c->blocks[number].recomputed)
-        replay(c, REPLAY_RECOMPUTED, number, recompute_block);
-    replay(c, REPLAY_BACKWARD, number, backward_block);
-}
-
-static void backward_embedding(struct compute *c)
-{
-    if (!trains_embedding(c->l))
-        return;
-    compute_go_over(c, 1, 0, c->dx, c->dh);
-    embed_backward(c, c->dx);
+        replay(c, REPLAY_RECOMPUTED, number, c->parts->recompute);
+    replay(c, REPLAY_BACKWARD, number, c->parts->block_backward);
 }
 
 /* Starts from the gradients of the last norm's outputs. */
 static int backward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct layout *whole = t->some->whole;
-    const bool embed = trains_embedding(whole);
+    const bool embed = compute_trains_embedding(whole);
     for
         EACH(t, c)
-    backward_norm(c);
+    c->parts->norm_backward(c);
     compute_leave_end(t->some, hook);
     int rc = grads_ready(hook, whole->ngroups - 1, err);
     for (int64_t i = t->some->m->nlayer - 1; i >= compute_first_layer(whole) && !rc; i--) {
@@ -272,8 +136,8 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
         rc = compute_enter(hook, 0, err);
     for
         EACH(t, c)
-    if (!rc)
-        backward_embedding(c);
+    if (!rc && compute_trains_embedding(c->l))
+        c->parts->first_backward(c);
     if (!rc && whole->embed.r)
         compute_leave(hook, 0);
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
@@ -303,56 +167,19 @@ static int take_loss(struct compute *c, double *loss, struct fsdpck_error *err)
     return rc;
 }
 
-/* dh and dw are not set, so the head computes no gradient. */
-static struct kern_head loss_head_of(struct compute *c)
+static int enqueue_loss(struct compute *c, bool wants_gradient, struct fsdpck_error *err)
 {
-    struct kern_head head = head_of(c);
-    head.dh.data = NULL;
-    head.dw = NULL;
-    return head;
-}
-
-/* The weights of tokens that depend on their losses take a head of their own. */
-static int weigh(struct compute *c, struct fsdpck_error *err)
-{
-    if (!c->weighing.on || !c->weighing.weigh)
-        return 0;
-    const struct kern_head head = loss_head_of(c);
-    kern_head_run(c->device, c->stream, &head);
-    int rc = compute_take_losses(c, &head, err);
-    if (!rc) {
-        c->weighing.weigh(c->weighing.ctx, &c->batch);
-        compute_send_weights(c);
-    }
-    return rc;
-}
-
-static int compute_head(struct compute *c, struct fsdpck_error *err)
-{
-    if (c->flux2) {
-        flux2_train_loss(c, true);
+    int rc = c->parts->loss(c, wants_gradient, err);
+    if (!rc)
         send_loss(c);
-        return 0;
-    }
-    int rc = weigh(c, err);
-    if (rc)
-        return rc;
-    const struct kern_head head = head_of(c);
-    kern_head_run(c->device, c->stream, &head);
-    c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
-    balance_end(c);
-    send_loss(c);
-    return 0;
+    return rc;
 }
 
 /* After everything that was enqueued. */
 static int take_results(struct compute *c, double *loss, struct fsdpck_error *err)
 {
-    if (c->flux2)
-        return take_loss(c, loss, err);
-    const struct kern_head head = head_of(c);
     int rc = take_loss(c, loss, err);
-    return rc || !c->weighing.on ? rc : compute_take_losses(c, &head, err);
+    return rc || !c->parts->take ? rc : c->parts->take(c, err);
 }
 
 static int run_together(const struct together *t, const struct compute_hook *hook, double *losses,
@@ -367,7 +194,7 @@ static int run_together(const struct together *t, const struct compute_hook *hoo
     for
         EACH(t, c)
     if (!rc)
-        rc = compute_head(c, err);
+        rc = enqueue_loss(c, true, err);
     if (!rc)
         rc = backward(t, hook, err);
     for (size_t i = 0; i < t->n && !rc; i++)
@@ -388,7 +215,7 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    bool embed = trains_embedding(c->whole);
+    bool embed = compute_trains_embedding(c->whole);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
         rc = compute_enter(hook, c->uses[u], err);
@@ -404,14 +231,9 @@ static int forward_loss(struct compute *c, const struct compute_hook *hook, doub
     int rc = forward(&(struct together){ &c, 1, c }, hook, err);
     if (rc)
         return rc;
-    if (c->flux2) {
-        flux2_train_loss(c, false);
-    } else {
-        const struct kern_head head = loss_head_of(c);
-        kern_head_run(c->device, c->stream, &head);
-        c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
-    }
-    send_loss(c);
+    rc = enqueue_loss(c, false, err);
+    if (rc)
+        return rc;
     compute_leave_end(c, hook);
     return take_results(c, loss, err);
 }
