@@ -312,25 +312,15 @@ static int run_pictures(const struct tokenize_args *args, const char *pipeline, 
     return tokenize_pictures_run(&of_pictures, pipeline, from, &status, &err) ? report_error(&report, &err) : status;
 }
 
-static int run(void *ctx, const char *const *at)
+static int run_texts(const struct tokenize_args *args, const char *model, const char *typed)
 {
-    const struct tokenize_args *args = ctx;
-    const char *typed_model = at[0];
-    const char *typed = at[1];
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct chat *chat = NULL;
     struct example_printer s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
-    char model[PATH_MAX], *text = NULL;
+    char *text = NULL;
     size_t nbytes = 0;
-    int rc = model_path_resolve(typed_model, model, sizeof model, &err);
-    const bool is_pipeline = !rc && image_is_pipeline(model);
-    if (!rc)
-        rc = check_pictures(args, is_pipeline, &err);
-    if (!rc && is_pipeline)
-        return run_pictures(args, model, typed);
-    if (!rc)
-        rc = refuse_name(args, typed, &err);
+    int rc = refuse_name(args, typed, &err);
     if (!rc)
         rc = chat_open(model, &chat, &err);
     if (!rc && !args->chat)
@@ -347,6 +337,21 @@ static int run(void *ctx, const char *const *at)
     json_t *o = json_object();
     s.complete &= json_out_put(o, "examples", s.examples);
     return json_out_print(o, s.complete, EXIT_DONE);
+}
+
+static int run(void *ctx, const char *const *at)
+{
+    const struct tokenize_args *args = ctx;
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    char model[PATH_MAX];
+    int rc = model_path_resolve(at[0], model, sizeof model, &err);
+    const bool is_pipeline = !rc && image_is_pipeline(model);
+    if (!rc)
+        rc = check_pictures(args, is_pipeline, &err);
+    if (rc)
+        return report_error(&report, &err);
+    return is_pipeline ? run_pictures(args, model, at[1]) : run_texts(args, model, at[1]);
 }
 
 int cmd_tokenize(const struct command *self, int argc, char **argv)
