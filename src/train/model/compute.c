@@ -92,6 +92,25 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok)
     return (ntok + unit - 1) / unit * unit;
 }
 
+void compute_alloc_blocks(struct compute *c, struct bump *v,
+                          void (*alloc)(struct compute *c, struct bump *v, int64_t number))
+{
+    const int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
+    const size_t begin = v->at;
+    size_t end = v->at;
+    for (int64_t i = 0; i < nlayer; i++) {
+        if (i >= first && !c->blocks[i].recomputed)
+            continue;
+        v->at = begin;
+        alloc(c, v, i);
+        end = v->at > end ? v->at : end;
+    }
+    v->at = end;
+    for (int64_t i = first; i < nlayer; i++)
+        if (!c->blocks[i].recomputed)
+            alloc(c, v, i);
+}
+
 static void join_device(struct compute *c, const struct compute *other)
 {
     c->device = other->device;

@@ -42,10 +42,15 @@ static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 
 static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 
+struct bump;
+/* Memory of all blocks, one by one. Those below the lowest trained one need nothing for the backward pass: they share
+ * one piece with the recomputed ones, as large as the largest of them. */
+void compute_alloc_blocks(struct compute *c, struct bump *v,
+                          void (*alloc)(struct compute *c, struct bump *v, int64_t number));
+
 /* Rounds ntok up to a multiple of the device's row_unit. */
 int64_t compute_whole_units(const struct compute *c, int64_t ntok);
 
-struct bump;
 /* Allocates the buffers for DoRA; nothing without DoRA. */
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 

@@ -29,8 +29,9 @@ static void alloc_mlp(const struct compute *c, struct bump *v, int64_t number, s
     b->s_down = bump_acts(v, act, n * (sparse ? r : layer->mlp.down.r));
 }
 
-static void alloc_block(const struct compute *c, struct bump *v, int64_t number, struct block *b)
+static void alloc_block(struct compute *c, struct bump *v, int64_t number)
 {
+    struct block *b = &c->blocks[number];
     const struct layer *layer = &c->l->layers[number];
     const enum kern_dtype act = layout_dtype(c->l, (uint32_t)number + 1);
     const struct model *m = c->m;
@@ -52,9 +53,7 @@ static void alloc_block(const struct compute *c, struct bump *v, int64_t number,
     alloc_mlp(c, v, number, b);
 }
 
-/* Blocks below the lowest trained one need no activations for the backward pass. They share one buffer with the
- * recomputed blocks; it is as large as the largest of them. The former do not keep x either: they alternate between two
- * buffers. */
+/* Blocks below the lowest trained one do not keep x either: they alternate between two buffers. */
 static void alloc_blocks(struct compute *c, struct bump *v)
 {
     const int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
@@ -62,20 +61,7 @@ static void alloc_blocks(struct compute *c, struct bump *v)
         const enum kern_dtype act = i < first ? c->widest : layout_dtype(c->l, (uint32_t)i + 1);
         c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : bump_acts(v, act, c->ntok * c->m->hidden);
     }
-    const size_t begin = v->at;
-    size_t end = v->at;
-    for (int64_t i = 0; i < nlayer; i++) {
-        if (i >= first && !c->blocks[i].recomputed)
-            continue;
-        v->at = begin;
-        alloc_block(c, v, i, &c->blocks[i]);
-        end = v->at > end ? v->at : end;
-    }
-    v->at = end;
-    for (int64_t i = first; i < nlayer; i++) {
-        if (!c->blocks[i].recomputed)
-            alloc_block(c, v, i, &c->blocks[i]);
-    }
+    compute_alloc_blocks(c, v, alloc_block);
 }
 
 static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)

@@ -42,7 +42,7 @@ static void alloc_stream_s(const struct compute *c, struct bump *v, const struct
 }
 
 /* All but z. */
-static void alloc_kept(const struct compute *c, struct bump *v, int64_t number)
+static void alloc_kept(struct compute *c, struct bump *v, int64_t number)
 {
     const struct flux2_run *r = &c->flux2->run;
     const struct flux2_layers *l = c->l->flux2;
@@ -81,19 +81,7 @@ static void alloc_blocks(struct compute *c, struct bump *v)
     for (int64_t i = 0; i < nlayer; i++)
         kept[i].z = i >= 2 && i < first ? kept[i - 2].z : bump_acts(v, c->widest, n);
     c->flux2->run.last = bump_acts(v, c->widest, n);
-    const size_t begin = v->at;
-    size_t end = v->at;
-    for (int64_t i = 0; i < nlayer; i++) {
-        if (i >= first && !c->blocks[i].recomputed)
-            continue;
-        v->at = begin;
-        alloc_kept(c, v, i);
-        end = v->at > end ? v->at : end;
-    }
-    v->at = end;
-    for (int64_t i = first; i < nlayer; i++)
-        if (!c->blocks[i].recomputed)
-            alloc_kept(c, v, i);
+    compute_alloc_blocks(c, v, alloc_kept);
 }
 
 /* For the largest picture. */
