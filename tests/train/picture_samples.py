@@ -158,7 +158,7 @@ def refused(folder):
             "content": "x"
     }], "an object")):
         done = run(folder, code=2, sample={"every": 1, "prompts": ["good", prompt]})
-        need("prompt 2" in done.stderr or "multiples" in done.stderr, prompt, done.stderr)
+        need("key 'sample.prompts': prompt 2" in done.stderr, prompt, done.stderr)
         need(words in done.stderr, prompt, done.stderr)
     need(not (folder / "run/samples").exists())
 
@@ -183,6 +183,21 @@ def shown(folder):
     need("img-src data:" in page and '"pictures_left_out":0' in page)
 
 
+def users_own(folder):
+    """Pictures beside a README that the user wrote stay, and so do those of no prompt."""
+    run(folder, sample={"every": 3, "prompts": PROMPTS[:1]})
+    adapter = folder / "run/adapter"
+    (adapter / "README.md").write_text("mine: image_0.png")
+    (adapter / "image_0.png").write_text("mine")
+    (adapter / "image_7.png").write_text("mine too")
+    train(config_of(folder, train={"max_steps": 4}), "--resume", "auto")
+    need((adapter / "README.md").read_text() == "mine: image_0.png" and (adapter / "image_0.png").read_text() == "mine")
+    (adapter / "README.md").unlink()
+    train(config_of(folder, sample={"every": 5, "prompts": PROMPTS[:1]}, train={"max_steps": 5}), "--resume", "auto")
+    need((adapter / "image_0.png").read_bytes() == (folder / "run/samples/step-000005-1.png").read_bytes())
+    need((adapter / "image_7.png").read_text() == "mine too" and not (folder / "run/adapter.old").exists())
+
+
 def planned(folder):
     """Memory for samples is in the plan."""
     config = config_of(folder, sample={"every": 1, "prompts": [{"prompt": "x", "height": 256, "width": 256}]})
@@ -193,7 +208,8 @@ def planned(folder):
     need(json.loads(plan.stdout)["sample_bytes"] == 0 < 256 * 256 * 3 < with_samples["sample_bytes"], with_samples)
 
 
-CHECKS = (same_for_any_ranks, those_of_sample, gone_on, swept, without_every, not_made, refused, shown, planned)
+CHECKS = (same_for_any_ranks, those_of_sample, gone_on, swept, without_every, not_made, refused, shown, users_own,
+          planned)
 
 
 def main():

@@ -17,14 +17,14 @@ const Page = (function () {
   function shape(parent, name, attributes, text) {
     return fill(document.createElementNS("http://www.w3.org/2000/svg", name), text, attributes, parent);
   }
-  /* A picture that a run drew, under its prompt. picture.png: base64; without it, the caller sets src. */
-  function picture(parent, picture, config, title) {
-    const prompts = config && config.sample && config.sample.prompts || [], prompt = prompts[picture.prompt - 1];
-    const text = typeof prompt === "string" ? prompt : prompt && prompt.prompt || "prompt " + picture.prompt;
+  /* A picture that a run drew, under its prompt. drawn.png: base64; without it, the caller sets src. */
+  function picture(parent, drawn, config, title) {
+    const prompts = config && config.sample && config.sample.prompts || [], prompt = prompts[drawn.prompt - 1];
+    const text = typeof prompt === "string" ? prompt : prompt && prompt.prompt || "prompt " + drawn.prompt;
     const figure = make(parent, "figure"), caption = make(figure, "figcaption");
     make(caption, "span", text);
     make(caption, "span", title, { class: "note" });
-    return make(figure, "img", null, picture.png ? { alt: text, src: "data:image/png;base64," + picture.png } : { alt: text });
+    return make(figure, "img", null, drawn.png ? { alt: text, src: "data:image/png;base64," + drawn.png } : { alt: text });
   }
   function number(x) {
     if (x === null || x === undefined) return "not finite";

@@ -107,7 +107,7 @@ const Job = (function () {
       make(card, "h3", "step " + s.step);
       make(card, "pre", s.text + (s.cut ? " …" : ""), { tabindex: 0 });
     });
-    run.pictures.slice().reverse().sort((a, b) => b.step - a.step || a.prompt - b.prompt).forEach((p) => {
+    run.pictures.slice().sort((a, b) => b.step - a.step || a.prompt - b.prompt).forEach((p) => {
       const image = Page.picture(box, p, shown.config, "step " + p.step), path = "/api/jobs/" + shown.id + "/samples/" + p.file;
       Server.picture(path).then((source) => { image.src = source; }).catch(() => {});
     });

@@ -3,6 +3,9 @@
  * The parser reads it; docs/config.md, the man page fsdptrain-config(5) and the completions of --set are made from
  * it. */
 #include "config/config_keys.h"
+
+#include <train/image.h>
+
 #include "config/idle.h"
 
 #define AT(field) offsetof(struct train_config, field)
@@ -128,7 +131,7 @@ const struct config_key config_keys[] = {
     { .name = "image.resolution",
       .type = KEY_U64S,
       .offset = AT(image.resolution),
-      .default_value.number = 512,
+      .default_value.number = IMAGE_DEFAULT_RESOLUTION,
       .min = 16,
       .max = 8192,
       .idle = idle_without_pictures,
@@ -173,7 +176,7 @@ const struct config_key config_keys[] = {
     { .name = "image.max_sequence_length",
       .type = KEY_U64,
       .offset = AT(image.max_sequence_length),
-      .default_value.number = 512,
+      .default_value.number = IMAGE_DEFAULT_TOKENS,
       .min = 1,
       .max = 65536,
       .idle = idle_without_pictures,

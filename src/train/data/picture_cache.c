@@ -53,7 +53,7 @@ static struct head head_of(const struct picture_matrix *m, const void *data)
     return h;
 }
 
-/* What a file is made of. */
+/* The content of a file. */
 struct content {
     const struct head *head;
     const void *data;

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From latents to pictures, with the decoder of a pipeline and threads of its own. */
+/* From latents to pictures, with the decoder of a pipeline. */
 #ifndef TRAIN_IMAGE_DECODER_H
 #define TRAIN_IMAGE_DECODER_H
 
 #include <train/image.h>
 
-#include "image/vae.h"
+#include "image/vae_work.h"
 
 struct image_decoder {
-    struct vae *vae;
-    const struct kern_device *device;
-    struct kern_pool *pool;
-    struct kern_stream *stream;
+    struct vae_work work;
     int64_t height, width; /* pixels */
     uint8_t *pixels;       /* (height, width, 3) */
 };

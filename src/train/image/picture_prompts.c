@@ -39,7 +39,7 @@ static int check_keys(const struct entry *e)
     return 0;
 }
 
-/* *out stays if there is no such key. */
+/* Without the key, *out keeps its value. */
 static int take_count(const struct entry *e, const char *key, int64_t most, int64_t *out)
 {
     const json_t *value = json_object_get(e->value, key);
@@ -109,7 +109,10 @@ static int take_one(const struct entry *e, const struct train_config *config, co
         rc = take_sizes(e, r);
     r->prompts = (const char *const *)&p->text;
     r->negative = p->negative;
-    return rc ? rc : image_request_complete(pipeline, opt, r, e->err);
+    struct fsdpck_error why = { 0 };
+    if (rc || !image_request_complete(pipeline, opt, r, &why))
+        return rc;
+    return refuse(e, NULL, why.message);
 }
 
 int picture_prompts_read(const struct train_config *config, const struct fsdpck_options *opt,
@@ -130,7 +133,7 @@ int picture_prompts_read(const struct train_config *config, const struct fsdpck_
         rc = take_one(&e, config, opt, &out->pipeline, p);
         p->guided = !rc && image_request_is_guided(&out->pipeline, &p->request);
         out->texts[i] = p->text;
-        out->texts[n + i] = p->negative;
+        out->texts[n + i] = p->guided ? p->negative : p->text;
     }
     return rc;
 }

@@ -16,7 +16,7 @@ struct picture_prompt {
 struct picture_prompts {
     struct pipeline pipeline;
     struct picture_prompt *items; /* (n) owned */
-    const char **texts;           /* (2n) the prompts, then the negative ones. Owned */
+    const char **texts;           /* (2n) the prompts, then their negative ones; without guidance, these again. Owned */
     size_t n;
 };
 

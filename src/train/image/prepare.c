@@ -11,7 +11,7 @@
 #include "image/entry_names.h"
 #include "image/listing.h"
 #include "image/text_embed.h"
-#include "image/vae.h"
+#include "image/vae_work.h"
 #include "pictures/bucket.h"
 #include "pictures/pixels.h"
 #include "text/file.h"
@@ -25,6 +25,7 @@ struct work {
     struct entry_names names;
     uint64_t done;
     uint64_t nbad, nprofile, nalpha; /* pictures left out; with a profile; with transparency, of those read now */
+    uint64_t ncut;                   /* texts with more tokens than are read, of those embedded now */
 };
 
 static bool is_rounded(const struct work *w)
@@ -169,6 +170,7 @@ static int put_text(struct work *w, struct text_embed **t, uint64_t id, const ch
                               (long long)text_embed_width(*t), (long long)w->set->text_width);
     if (!rc)
         rc = text_embed_run(*t, text, out, &cut, err);
+    w->ncut += !rc && cut;
     return rc ? rc : picture_cache_put(&w->set->cache, &m, out, err);
 }
 
@@ -220,36 +222,6 @@ static int put_texts(struct work *w, struct fsdpck_error *err)
     return rc;
 }
 
-struct encoder {
-    struct vae *vae;
-    const struct kern_device *device;
-    struct kern_pool *pool;
-    struct kern_stream *stream;
-};
-
-static int encoder_open(const struct work *w, struct encoder *e, struct fsdpck_error *err)
-{
-    char message[KERN_MESSAGE_BYTES] = "no threads";
-    e->device = kern_device_find("cpu", message);
-    e->pool = kern_pool_new(w->p->nthreads);
-    if (!e->pool || e->device->stream_new(0, e->pool, &e->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels cannot start: %s", message);
-    int rc = vae_open(&w->pipeline, true, is_rounded(w) ? KERN_BF16 : KERN_F32, &w->p->fs, &e->vae, err);
-    if (!rc && (vae_unit(e->vae) != 16 || 4 * e->vae->config.nlatent != w->set->nchannel))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, w->pipeline.folder,
-                              "the vae and the transformer do not fit: latent pixels of %lld and %lld channels",
-                              (long long)(4 * e->vae->config.nlatent), (long long)w->set->nchannel);
-    return rc;
-}
-
-static void encoder_close(struct encoder *e)
-{
-    vae_close(e->vae);
-    if (e->device)
-        e->device->stream_free(e->stream);
-    kern_pool_free(e->pool);
-}
-
 /* Notes what of the file is not used, once for all variants of a picture. */
 static void count_notes(struct work *w, const struct listed *x, const struct picture_notes *notes)
 {
@@ -280,7 +252,7 @@ static int read_pixels(struct work *w, const struct listed *x, struct pixels *ou
     return rc;
 }
 
-static int encode(struct work *w, const struct encoder *e, const struct listed *x, const struct picture_matrix *m,
+static int encode(struct work *w, const struct vae_work *e, const struct listed *x, const struct picture_matrix *m,
                   struct fsdpck_error *err)
 {
     struct pixels p = { 0 };
@@ -296,17 +268,18 @@ static int encode(struct work *w, const struct encoder *e, const struct listed *
     return rc;
 }
 
-static int put_one(struct work *w, struct encoder *e, size_t i, struct fsdpck_error *err)
+static int put_one(struct work *w, struct vae_work *e, size_t i, struct fsdpck_error *err)
 {
     const struct picture_entry *entry = &w->set->entries[i];
     const struct picture_matrix m = latents_matrix(w, entry);
     if (!w->new_latents[i] || picture_cache_has(&w->set->cache, &m))
         return 0;
-    int rc = e->vae ? 0 : encoder_open(w, e, err);
+    const enum kern_dtype dtype = is_rounded(w) ? KERN_BF16 : KERN_F32;
+    int rc = e->vae ? 0 : vae_work_open(&w->pipeline, true, dtype, w->p->nthreads, w->set->nchannel, &w->p->fs, e, err);
     return rc ? rc : encode(w, e, &w->listing.items[i], &m, err);
 }
 
-static int put_pictures(struct work *w, bool mine, struct encoder *e, struct fsdpck_error *err)
+static int put_pictures(struct work *w, bool mine, struct vae_work *e, struct fsdpck_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < w->listing.n && !rc;) {
@@ -330,11 +303,11 @@ static int put_pictures(struct work *w, bool mine, struct encoder *e, struct fsd
 
 static int put_latents(struct work *w, struct fsdpck_error *err)
 {
-    struct encoder e = { 0 };
+    struct vae_work e = { 0 };
     int rc = put_pictures(w, true, &e, err);
     if (!rc)
         rc = put_pictures(w, false, &e, err);
-    encoder_close(&e);
+    vae_work_close(&e);
     return rc;
 }
 
@@ -365,6 +338,7 @@ static int report(const struct work *w, struct fsdpck_error *err)
     note(w, "picture", w->nbad, "left out, for they cannot be read (data.on_bad_line)");
     note(w, "picture", w->nprofile, "with an ICC profile: colours are taken for sRGB");
     note(w, "picture", w->nalpha, "with transparency, which is put on white");
+    note(w, "text", w->ncut, "with more tokens than image.max_sequence_length: the end is left out");
     return w->set->n ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, w->p->pictures, "no picture of it can be read");
 }
 

@@ -16,7 +16,7 @@ struct prepare {
     uint64_t *text_names;
     size_t ntexts;
     bool once;     /* every picture is there once for each resolution: no repeats and flips */
-    bool on_paper; /* nothing is computed, and there is no cache */
+    bool on_paper; /* nothing is computed or written; out->nto_encode says how much would be */
     /* Processes that a launcher started share the work: this is number `share` of nsharing, and does its own part
      * first, then what is missing. nsharing 0: it is alone. */
     uint32_t share, nsharing;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked for when pictures are made: defaults and limits. */
+/* Requests for pictures: their defaults and limits. */
 #ifndef TRAIN_IMAGE_REQUEST_H
 #define TRAIN_IMAGE_REQUEST_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run would train on, without computing any of it. */
+/* Lists the pictures and captions of a run, without encoding them. */
 #include <train/image.h>
 
 #include "image/listing.h"
@@ -13,13 +13,14 @@ static int make_config(const char *pipeline, const char *from, const struct imag
 {
     json_t *image = json_pack("{s:I, s:I}", "resolution", (json_int_t)s->resolution, "max_sequence_length",
                               (json_int_t)s->max_tokens);
-    if (s->trigger_word)
-        json_object_set_new(image, "trigger_word", json_string(s->trigger_word));
+    const bool good = !s->trigger_word || json_object_set_new(image, "trigger_word", json_string(s->trigger_word)) == 0;
     json_t *root = json_pack("{s:s, s:s, s:{s:s}, s:o, s:{}}", "model", pipeline, "output_dir", "-", "data", "train",
                              from, "image", image, "lora");
     *out = (struct train_config){ 0 };
-    return root ? train_config_take(from, root, out, err)
-                : fsdpck_error_set(err, FSDPCK_ERR_USAGE, from, "a path or word that is no UTF-8");
+    if (root && good)
+        return train_config_take(from, root, out, err);
+    json_decref(root);
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, from, "a path or a word is no UTF-8");
 }
 
 static int show_one(const struct listed *x, const struct image_survey *s, const struct prompt_tokens *tokens,

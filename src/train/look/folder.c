@@ -150,6 +150,12 @@ static int add_picture(void *ctx, const char *name, struct fsdpck_error *err)
     return 0;
 }
 
+static int add_sampled(void *ctx, const char *name, struct fsdpck_error *err)
+{
+    int rc = add_sample(ctx, name, err);
+    return rc ? rc : add_picture(ctx, name, err);
+}
+
 static int by_step_and_prompt(const void *a, const void *b)
 {
     const struct train_drawn *x = a, *y = b;
@@ -359,9 +365,7 @@ int train_folder_read(const char *path, size_t max_samples, struct train_folder 
     if (!rc)
         rc = join(inside, path, "samples", err);
     if (!rc)
-        rc = each_entry(inside, add_sample, &at, err);
-    if (!rc)
-        rc = each_entry(inside, add_picture, &at, err);
+        rc = each_entry(inside, add_sampled, &at, err);
     if (!rc)
         thin_pictures(out, max_samples);
     if (!rc && out->nsaved)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kind of model computes of a micro-batch, part by part; micro.c runs the parts, and compute.c has the memory.
- */
+/* The parts of a micro-batch that depend on the kind of model. micro.c runs them; compute.c has their memory. */
 #ifndef TRAIN_COMPUTE_PARTS_H
 #define TRAIN_COMPUTE_PARTS_H
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <train/history.h>
 #include <xxhash.h>
 
 #include "image/decoder.h"
@@ -149,7 +150,7 @@ static int read_texts(struct wave *w, struct fsdpck_error *err)
     struct picture_matrix m = { s->names[w->number], s->ntext, s->text_width, s->rounded };
     int rc = picture_cache_get(&s->cache, &m, w->texts, err);
     m.id = s->names[s->prompts.n + w->number];
-    return rc ? rc : picture_cache_get(&s->cache, &m, w->texts + s->ntext * s->text_width, err);
+    return rc || !w->prompt->guided ? rc : picture_cache_get(&s->cache, &m, w->texts + s->ntext * s->text_width, err);
 }
 
 static int prepare(struct wave *w, struct fsdpck_error *err)
@@ -222,8 +223,9 @@ static int idle(struct wave *w, struct fsdpck_error *err)
 
 static int path_of(const struct wave *w, size_t number, char path[FILES_PATH], struct fsdpck_error *err)
 {
-    char folder[FILES_PATH], name[64];
-    snprintf(name, sizeof name, "step-%06llu-%zu.png", (unsigned long long)w->r->step, number + 1);
+    const struct train_drawn drawn = { .step = w->r->step, .prompt = number + 1 };
+    char folder[FILES_PATH], name[TRAIN_DRAWN_NAME];
+    train_drawn_name(&drawn, name);
     int rc = files_join(folder, w->r->job->config->output_dir, "samples", err);
     if (!rc && mkdir(folder, 0777) && errno != EEXIST)
         rc = fsdpck_error_sys(err, errno, folder, "mkdir");

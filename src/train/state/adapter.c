@@ -163,7 +163,14 @@ static int write_config(const struct job *job, const char *folder, struct fsdpck
 static bool is_ours(const char *name)
 {
     return strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "adapter_config.json") == 0 ||
-           strcmp(name, "README.md") == 0 || card_picture_is(name);
+           strcmp(name, "README.md") == 0;
+}
+
+/* A picture of the card is kept if the new folder has none of its name: it may be the user's. */
+static bool moves_along(const char *to, const char *name)
+{
+    char moved[FILES_PATH];
+    return to && files_join(moved, to, name, NULL) == 0 && access(moved, F_OK) != 0;
 }
 
 /* Removes our files and then the folder. Moves files of others to `to`; with NULL they remain, and so does the
@@ -175,9 +182,9 @@ static void remove_folder(const char *folder, const char *to)
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || files_join(path, folder, e->d_name, NULL))
             continue;
-        if (is_ours(e->d_name))
+        if (is_ours(e->d_name) || (card_picture_is(e->d_name) && !moves_along(to, e->d_name)))
             unlink(path);
-        else if (to && files_join(moved, to, e->d_name, NULL) == 0 && access(moved, F_OK) != 0)
+        else if (moves_along(to, e->d_name) && files_join(moved, to, e->d_name, NULL) == 0)
             rename(path, moved);
     }
     if (dir)

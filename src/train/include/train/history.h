@@ -76,7 +76,8 @@ struct train_folder {
 };
 
 /* Reads the rest of output_dir: at most max_samples files of samples, spread over the steps, and the names of pictures
- * of at most as many steps (fewer if their files are large). A missing file is no failure. On failure *out is empty. */
+ * of at most as many steps (fewer if their files are large). A missing file is not an error. On failure *out is empty.
+ */
 FSDPCK_API int train_folder_read(const char *path, size_t max_samples, struct train_folder *out,
                                  struct fsdpck_error *err);
 enum { TRAIN_DRAWN_NAME = 64 };
