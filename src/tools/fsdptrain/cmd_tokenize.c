@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdptrain tokenize`: shows ids, tokens and loss mask, as a model sees them; of a pipeline, pictures in their
- * buckets.
- */
+/* `fsdptrain tokenize`: shows ids, tokens and loss mask as a model sees them, or the pictures of a pipeline in their
+ * buckets. */
 #include "commands.h"
 
 #include <errno.h>

@@ -56,12 +56,13 @@ static void prepared(void *ctx, uint64_t done, uint64_t total)
 static int open_pictures(struct job *job, const char *from, struct data **out, struct fsdpck_error *err)
 {
     const unsigned nranks = job->opt->launched_nranks ? 1 : job->nranks;
-    struct picture_samples *samples = samples_of_pictures(job->samples);
+    const bool trains = from == job->config->data.train;
+    struct picture_samples *samples = trains ? samples_of_pictures(job->samples) : NULL;
     struct prepare p = { .config = job->config,
                          .fs = job->fs,
                          .nthreads = job->nthreads * nranks,
                          .pictures = from,
-                         .once = from != job->config->data.train,
+                         .once = !trains,
                          .on_paper = job->opt->on_paper,
                          .share = job->opt->launched_rank,
                          .nsharing = job->opt->launched_nranks,
