@@ -33,7 +33,7 @@ void shim_bug(const char *words)
 
 namespace {
 
-enum { STACK_BYTES = 128 << 10, WARP = 32, GROUP = 128, SHARED_ALIGNMENT = 1024 };
+enum { STACK_BYTES = 132 << 10, WARP = 32, GROUP = 128, SHARED_ALIGNMENT = 1024 };
 enum state { READY, AT_BARRIER, AT_WARP, AT_GROUP, DONE };
 
 struct copy {
@@ -159,7 +159,9 @@ void prepare(fiber &f)
             shim_bug("no memory for its stack");
         f.stack = static_cast<char *>(p);
     }
-    void **top = reinterpret_cast<void **>(f.stack + STACK_BYTES);
+    /* Stacks lie whole pages apart: with their frames at one place in them, all would share a few lines of a cache. */
+    const size_t apart = static_cast<size_t>(&f - fibers.data()) % 64 * 640;
+    void **top = reinterpret_cast<void **>(f.stack + STACK_BYTES - apart);
     *--top = nullptr; /* dummy return address: keeps the stack aligned as after a call */
     *--top = reinterpret_cast<void *>(fiber_main);
     for (int i = 0; i < 6; i++)
