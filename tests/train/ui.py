@@ -415,6 +415,40 @@ def told_now(s):
     check(s.wait(number)["state"] == "stopped", "stopped")
 
 
+def tenants(s):
+    """Of a run that goes on: a list, words to one, and another list."""
+    one = {"name": "a"}
+    number = s.add("team", steps=1000000, tenants=[one, {"name": "b", "train": {"max_steps": 1000000}}])
+    path, folder = f"/api/jobs/{number}/tenants", s.tmp / "runs/team/tenants"
+    s.wait(number, ("running", ))
+
+    def at(name):
+        return {t["name"]: t for t in s.get(path)["tenants"]}.get(name, {})
+
+    wait_for(lambda: at("a").get("step") and at("b").get("loss"), "the first steps")
+    check(at("a")["steps"] == 1000000 and at("a")["state"] == "under way", at("a"))
+    for body, code in (({"tenant": "a", "word": "dance"}, 400), ({"tenant": "../a", "word": "save"}, 404),
+                       ({"tenant": "c", "word": "save"}, 404), ({"word": "save"}, 404)):
+        s.post(path, body, code=code)
+    for name, word, said in (("a", "pause", "rests after"), ("b", "stop", "ends with"),
+                             ("a", "resume", "goes on after")):
+        s.post(path, {"tenant": name, "word": word})
+        wait_for(lambda: said in at(name).get("note", ""), f"{name}: {word}")
+    s.post(path, {"tenant": "a", "word": "save"})
+    wait_for(lambda: list((folder / "a/checkpoints").glob("step-*")), "the other is saved")
+    for tenants, code in ((3, 400), ([{"name": "a", "lora": {"r": -1}}], 400), ([one, one], 400)):
+        s.call("PUT", path, {"tenants": tenants}, code)
+    s.call("PUT", path, {"tenants": [one, {"name": "c"}]})
+    wait_for(lambda: at("c").get("step") and at("a")["state"] == "under way", "another comes")
+    check([t["name"] for t in s.get(f"/api/jobs/{number}")["config"]["tenants"]] == ["a", "c"], "the job's config")
+    s.post(f"/api/jobs/{number}/stop")
+    check(s.wait(number)["state"] == "stopped", "stopped")
+    check([at(name)["state"] for name in "abc"] == 3 * ["stopped"], [at(name) for name in "abc"])
+    s.post(path, {"tenant": "a", "word": "save"}, code=409)
+    s.call("PUT", path, {"tenants": [one]}, 409)
+    s.get("/api/jobs/999/tenants", code=404)
+
+
 def failed(s):
     for name, change, why in (("no-model", {
             "model": "/nowhere"
@@ -609,7 +643,7 @@ def main():
             test(s, number)
         tests = [data, ordered, edited, stopped_at_once, found, alone]
         if not quick:
-            tests += [resumed, told_now, failed, streamed, outlived]
+            tests += [resumed, told_now, tenants, failed, streamed, outlived]
         for test in tests:
             test(s)
         for seed in range(1 if quick else 4):

@@ -204,6 +204,24 @@ def drawn(s, page):
     check("a <b>fox</b>step 2" in page.run("document.querySelector('.samples figcaption').textContent"), "captions")
 
 
+def shared(s, page, folder):
+    """Tenants of a run: the list follows what they do."""
+    number = s.add("team", steps=1000000, tenants=[{"name": "a"}, {"name": "b"}])
+    page.run(f"location.hash = '#/job/{number}', true")
+    begun = "[...document.querySelectorAll('#tenants tbody tr')].filter((r) => / of 1000000/.test(r.textContent))"
+    page.wait(begun + ".length === 2")
+    press(page, "stop", "#tenants tr[data-tenant='b']")
+    page.wait("/stopped|ends with/.test(document.querySelector('#tenants tr[data-tenant=b]').textContent)")
+    page.run("document.querySelector('#tenants textarea').value = JSON.stringify([{ name: 'a' }, { name: 'c' }]), true")
+    press(page, "tenants", "#tenants")
+    page.wait(begun + ".length === 3")
+    folder.mkdir(parents=True, exist_ok=True)
+    page.shot(folder / "ui-tenants.png")
+    s.post(f"/api/jobs/{number}/stop")
+    check(s.wait(number)["state"] == "stopped", "a run with tenants")
+    page.wait("!document.querySelector('#tenants tbody button')")
+
+
 def listed(s, page):
     for i in range(3):
         s.add(f"wait-{i}", queue=False)
@@ -296,6 +314,7 @@ def main():
             exported(page)
             looked_at(s, page)
             drawn(s, page)
+            shared(s, page, pictures)
             listed(s, page)
             pictured(page, pictures, number)
             check(page.run("document.title") == "fsdptrain", "markup ran")

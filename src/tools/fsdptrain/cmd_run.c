@@ -192,6 +192,12 @@ static void show_note(void *ctx, const char *line)
     run_record_note(args->record, line);
 }
 
+static void keep_tenant_note(void *ctx, const struct train_config *config, const char *line)
+{
+    (void)ctx;
+    run_record_tenant_note(config, line);
+}
+
 static void show_phase(void *ctx, enum train_phase phase, uint64_t done, uint64_t total)
 {
     struct run_args *args = ctx;
@@ -350,6 +356,7 @@ static int run(struct run_args *args)
                                  .on_tenant_end = show_tenant_end,
                                  .reread = args->launch.nranks ? NULL : reread,
                                  .note = show_note,
+                                 .on_tenant_note = keep_tenant_note,
                                  .phase = show_phase,
                                  .ctx = args,
                                  .stop = &stop_signal,

@@ -184,6 +184,13 @@ void run_record_end(const struct run_record *r, const struct train_result *done,
     append(r, o, false);
 }
 
+void run_record_tenant_note(const struct train_config *config, const char *line)
+{
+    struct run_record own = { .started = true };
+    name_file(&own, config);
+    run_record_note(&own, line);
+}
+
 void run_record_tenant_end(const struct train_config *config, const struct train_result *done)
 {
     struct run_record own = { .started = true };

@@ -17,7 +17,8 @@ struct run_record *run_record_new(void);
 /* launcher: "mpirun -n 4 ", or ""; command: what to type to resume the run. Returns false if the file
  * cannot be written; nothing else is recorded then. */
 bool run_record_start(struct run_record *r, const struct train_start *start, const char *launcher, const char *command);
-/* The end of a tenant, whose start has its own file: that in the output_dir of its config. */
+/* A note and the end of a tenant, whose start has its own file: that in the output_dir of its config. */
+void run_record_tenant_note(const struct train_config *config, const char *line);
 void run_record_tenant_end(const struct train_config *config, const struct train_result *done);
 /* Both do nothing before a start: the run may not hold its output_dir yet. */
 void run_record_note(const struct run_record *r, const char *line);

@@ -54,6 +54,7 @@ const Job = (function () {
     if (shown.last !== job.state) drawActions(job);
     if (shown.last && shown.last !== job.state) drawFiles(job);
     shown.last = job.state;
+    Tenants.take(job);
   }
 
   /* ---- curves */
@@ -192,6 +193,7 @@ const Job = (function () {
     const state = make(Page.main, "p", null, { id: "job-state" }), actions = make(Page.main, "div", null, { class: "actions", id: "job-actions" });
     shown = { id: job.id, state: state, actions: actions, curves: new Map(), rest: "", redraws: true, step: 0, last: null,
       config: job.config, lora: !!(job.config && job.config.lora) };
+    if (job.kind === "run" && job.config && job.config.tenants) Tenants.build(section("Tenants", "tenants"), job);
     if (job.kind === "run") {
       const curves = section("Curves", "curves");
       Charts.clear();
@@ -255,6 +257,9 @@ const Job = (function () {
     if (log) { addLog(log.text); at.log = log.next; }
     Server.stream(at, (name, data) => take(id, name, data));
   }
-  function leave() { shown = null; }
+  function leave() {
+    Tenants.leave();
+    shown = null;
+  }
   return { show: show, leave: leave };
 })();

@@ -104,7 +104,7 @@ static struct MHD_Response *edit_job(struct request *r, unsigned *status)
 
 static struct MHD_Response *remove_job(struct request *r, unsigned *status)
 {
-    static const char *const endings[] = { ".json", ".log", ".began" };
+    static const char *const endings[] = { ".json", ".json.new", ".log", ".began" };
     char path[PATH_MAX];
     struct fsdpck_error err = { 0 };
     const int rc = jobs_remove(r->ui->sql, r->id, &err);

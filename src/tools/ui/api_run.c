@@ -13,6 +13,7 @@
 #include "report/report_out.h"
 #include "ui/api.h"
 #include "ui/beneath.h"
+#include "ui/control.h"
 #include "ui/http.h"
 #include "ui/jobs.h"
 
@@ -46,26 +47,6 @@ static struct MHD_Response *kill_job(struct request *r, unsigned *status)
     return send_signal(r, status, SIGKILL, true);
 }
 
-/* Creates the control file in one step. Fails if it exists: the run has not read the last request yet. */
-static int write_control(const char *folder, const char *word, struct fsdpck_error *err)
-{
-    char path[PATH_MAX], made[PATH_MAX];
-    const int n = snprintf(path, sizeof path, "%s/control", folder),
-              k = snprintf(made, sizeof made, "%s/.control-XXXXXX", folder);
-    if (n < 0 || n >= PATH_MAX || k < 0 || k >= PATH_MAX)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "the path is too long");
-    const int fd = mkostemp(made, O_CLOEXEC);
-    if (fd < 0)
-        return fsdpck_error_sys(err, errno, folder, "write");
-    const bool written = write(fd, word, strlen(word)) == (ssize_t)strlen(word);
-    const int why = !written ? errno : link(made, path) ? errno : 0;
-    close(fd);
-    unlink(made);
-    if (why == EEXIST)
-        return fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path, "the run has not read the last request yet");
-    return why ? fsdpck_error_sys(err, why, path, "write") : 0;
-}
-
 static struct MHD_Response *ask_run(struct request *r, unsigned *status)
 {
     struct fsdpck_error err = { 0 };
@@ -74,7 +55,7 @@ static struct MHD_Response *ask_run(struct request *r, unsigned *status)
     if (!rc && !job_is(job, "running"))
         rc = fsdpck_error_set(&err, FSDPCK_ERR_EXISTS, "the job", "it does not run");
     if (!rc)
-        rc = write_control(job_text(job, "output_dir"), strrchr(r->route->path, '/') + 1, &err);
+        rc = control_write(job_text(job, "output_dir"), strrchr(r->route->path, '/') + 1, &err);
     json_decref(job);
     return rc ? http_error(status, &err) : http_done(status);
 }

@@ -70,6 +70,32 @@ static const json_t *recorded_end(const struct train_folder *f, const json_t *jo
     return ours && strcmp(job_text(last, "event"), "end") == 0 ? last : NULL;
 }
 
+static bool tenant_folder(const json_t *job, const json_t *tenant, struct train_folder *f)
+{
+    char path[PATH_MAX];
+    struct fsdpck_error err = { 0 };
+    const int n = snprintf(path, sizeof path, "%s/tenants/%s", job_text(job, "output_dir"), job_text(tenant, "name"));
+    return n >= 0 && n < PATH_MAX && !train_folder_read(path, 0, f, &err);
+}
+
+/* Each of a run's tenants ends in its own folder. */
+static void end_of_tenants(const struct ui *ui, const json_t *job, const json_t *tenants, struct ending *out)
+{
+    size_t i, nended = 0, nfinished = 0;
+    const json_t *tenant;
+    struct train_folder f;
+    json_array_foreach (tenants, i, tenant)
+        if (tenant_folder(job, tenant, &f)) {
+            nended += f.ended;
+            nfinished += f.finished;
+            train_folder_free(&f);
+        }
+    const size_t n = json_array_size(tenants);
+    out->state = nfinished == n ? "finished" : nended == n ? "stopped" : "interrupted";
+    if (nended < n)
+        find_reason(ui, job, out->reason, sizeof out->reason);
+}
+
 static void end_of_run(const struct ui *ui, const json_t *job, struct ending *out)
 {
     struct train_folder f;
@@ -107,7 +133,13 @@ void ending_find(const struct ui *ui, const json_t *job, const int *status, stru
         snprintf(out->reason, sizeof out->reason, "its process was killed by signal %d (%s)", WTERMSIG(*status),
                  strsignal(WTERMSIG(*status)));
     } else if (is_run(job) && (!status || out->code == 0)) {
-        end_of_run(ui, job, out);
+        json_t *config = json_loads(job_text(job, "config"), 0, NULL);
+        const json_t *tenants = json_object_get(config, "tenants");
+        if (json_is_array(tenants))
+            end_of_tenants(ui, job, tenants, out);
+        else
+            end_of_run(ui, job, out);
+        json_decref(config);
     } else if (out->code == 0 || (!status && access(job_text(job, "output_dir"), F_OK) == 0)) {
         out->state = "finished"; /* fsdpck writes all of its result, or none */
     } else {

@@ -49,13 +49,18 @@ struct process job_process(const json_t *job)
     return p;
 }
 
-bool job_metrics(const json_t *job, char path[PATH_MAX])
+bool job_metrics_in(const json_t *job, const char *folder, char path[PATH_MAX])
 {
     json_t *config = json_loads(job_text(job, "config"), 0, NULL);
     const char *name = job_text(json_object_get(config, "log"), "jsonl");
-    const int n = snprintf(path, PATH_MAX, "%s/%s", job_text(job, "output_dir"), *name ? name : "metrics.jsonl");
+    const int n = snprintf(path, PATH_MAX, "%s/%s", folder, *name ? name : "metrics.jsonl");
     json_decref(config);
     return n >= 0 && n < PATH_MAX;
+}
+
+bool job_metrics(const json_t *job, char path[PATH_MAX])
+{
+    return job_metrics_in(job, job_text(job, "output_dir"), path);
 }
 
 /* The table holds devices as text. */
@@ -205,6 +210,14 @@ int jobs_edit(struct sql *s, int64_t id, const struct job_draft *draft, struct f
                 "WHERE id = ? AND kind = 'run' AND state NOT IN " WAITING_OR_ACTIVE,
                 "ssissi", draft->name, draft->config, (int64_t)draft->ranks, draft->devices, draft->output_dir, id);
     return end_change(s, id, n, "a job that waits or runs cannot be edited", err);
+}
+
+int jobs_reconfigure(struct sql *s, int64_t id, const char *config, struct fsdpck_error *err)
+{
+    sql_begin(s);
+    const int64_t n =
+        sql_run(s, "UPDATE jobs SET config = ? WHERE id = ? AND kind = 'run' AND state = 'running'", "si", config, id);
+    return end_change(s, id, n, "it does not run", err);
 }
 
 int jobs_remove(struct sql *s, int64_t id, struct fsdpck_error *err)

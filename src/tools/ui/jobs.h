@@ -26,6 +26,8 @@ struct job_draft {
 int jobs_add(struct sql *s, const struct job_draft *draft, int64_t *id, struct fsdpck_error *err);
 /* Only for a run that neither waits nor trains. Kind and cwd stay. */
 int jobs_edit(struct sql *s, int64_t id, const struct job_draft *draft, struct fsdpck_error *err);
+/* Only for a run that trains; output_dir stays. */
+int jobs_reconfigure(struct sql *s, int64_t id, const char *config, struct fsdpck_error *err);
 int jobs_remove(struct sql *s, int64_t id, struct fsdpck_error *err);
 /* Appends the job to the queue, with `ranks` ranks (0: unchanged). */
 int jobs_queue(struct sql *s, int64_t id, uint32_t ranks, struct fsdpck_error *err);
@@ -60,5 +62,6 @@ bool job_is_active(const json_t *job);
 struct process job_process(const json_t *job);
 /* Where the run writes its metrics (log.jsonl). Returns false if the path is too long. */
 bool job_metrics(const json_t *job, char path[PATH_MAX]);
+bool job_metrics_in(const json_t *job, const char *folder, char path[PATH_MAX]); /* a tenant, in its own folder */
 
 #endif

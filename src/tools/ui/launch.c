@@ -82,12 +82,14 @@ static const char **environment(struct words *w, const json_t *job)
     return list;
 }
 
-static int write_config(const char *path, const char *text, struct fsdpck_error *err)
+int launch_write_config(const struct ui *ui, int64_t id, const char *text, struct fsdpck_error *err)
 {
-    FILE *f = fopen(path, "we");
+    char path[PATH_MAX], made[PATH_MAX];
+    FILE *f = fopen(ui_job_file(ui, id, ".json.new", made), "we");
     const bool written = f && fputs(text, f) != EOF;
     const bool closed = f && fclose(f) == 0;
-    return written && closed ? 0 : fsdpck_error_sys(err, errno, path, "write");
+    const bool moved = written && closed && rename(made, ui_job_file(ui, id, ".json", path)) == 0;
+    return moved ? 0 : fsdpck_error_sys(err, errno, made, "write");
 }
 
 static int start(struct ui *ui, const json_t *job, struct words *w, struct fsdpck_error *err)
@@ -116,13 +118,13 @@ void launch_job(struct ui *ui, const json_t *job)
 {
     struct words w = { .count = 0 };
     struct fsdpck_error err = { 0 };
-    char path[PATH_MAX], text[700];
+    char text[700];
     const char *config = job_text(job, "config");
     json_t *parsed = json_loads(config, 0, NULL); /* owns the strings of the arguments */
     int rc = 0;
     if (strcmp(job_text(job, "kind"), "run") == 0) {
         add_run(&w, ui, job);
-        rc = write_config(ui_job_file(ui, job_int(job, "id"), ".json", path), config, &err);
+        rc = launch_write_config(ui, job_int(job, "id"), config, &err);
     } else {
         add_arguments(&w, ui, parsed);
         if (access(ui->fsdpck, X_OK))

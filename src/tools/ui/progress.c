@@ -30,7 +30,7 @@ static uint64_t count_steps(const char *folder)
     return n;
 }
 
-static json_t *last_values(const char *path, uint64_t nsteps)
+json_t *progress_values(const char *path, uint64_t nsteps)
 {
     struct train_history h;
     struct fsdpck_error err = { 0 };
@@ -68,7 +68,7 @@ bool progress_look(struct ui *ui, const json_t *job)
         return false;
     if (!nsteps)
         nsteps = count_steps(folder);
-    json_t *values = last_values(path, nsteps);
+    json_t *values = progress_values(path, nsteps);
     json_out_put(values, "nbytes", json_integer(st.st_size));
     pthread_mutex_lock(&ui->mutex);
     json_out_put(ui->progress, key, values);

@@ -11,4 +11,8 @@ void progress_drop(struct ui *ui, int64_t id);
 /* A copy of ui->progress that the caller owns; NULL: out of memory. */
 json_t *progress_copy(struct ui *ui);
 
+/* The last values of a metrics file, with the number of steps of the whole run (0: unknown): { "step", "steps", "loss",
+ * … }; those of no step are left out. Owned by the caller. */
+json_t *progress_values(const char *metrics, uint64_t nsteps);
+
 #endif

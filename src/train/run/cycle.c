@@ -35,6 +35,7 @@ struct tenant {
     double mine, loss;
     bool joins; /* takes part in this cycle */
     bool paused, ended;
+    bool rests_unsaved; /* asked to pause: it is saved when its step has ended */
 };
 
 struct cycle {
@@ -86,6 +87,14 @@ static bool choose(struct cycle *c)
     return any;
 }
 
+/* A word of the user has been followed. */
+static void note_followed(const struct tenant *t, const char *what)
+{
+    char line[100];
+    snprintf(line, sizeof line, "this tenant %s step %llu", what, (unsigned long long)t->rank->step);
+    rank_note(t->rank, line);
+}
+
 /* One that comes back has no claim on the time that others had. */
 static void come_back(const struct cycle *c, struct tenant *t)
 {
@@ -94,7 +103,8 @@ static void come_back(const struct cycle *c, struct tenant *t)
         if (other != t && is_active(c, other) && other->served > t->served)
             t->served = other->served;
     }
-    t->paused = false;
+    t->paused = t->rests_unsaved = false;
+    note_followed(t, "goes on after");
 }
 
 /* ---- The end of a tenant */
@@ -149,11 +159,24 @@ static int settle(struct tenant *t, int rc, struct fsdpck_error *err)
     return fail(t, &why, err);
 }
 
-static int stop(struct tenant *t, struct fsdpck_error *err)
+/* asked: for this tenant alone. */
+static int stop(const struct cycle *c, struct tenant *t, bool asked, struct fsdpck_error *err)
 {
+    t->result->by_reload = !asked && !c->stopping;
     t->course.stopping = true;
     int rc = course_save(&t->course, err);
+    if (!rc && asked)
+        note_followed(t, "is saved, and ends with");
     return settle(t, rc ? rc : end(t, err), err);
+}
+
+static int rest(struct tenant *t, struct fsdpck_error *err)
+{
+    int rc = course_save(&t->course, err);
+    t->rests_unsaved = false;
+    if (!rc)
+        note_followed(t, "is saved, and rests after");
+    return rc;
 }
 
 /* ---- A step */
@@ -225,6 +248,7 @@ static int end_wave(struct tenant *t, struct fsdpck_error *err)
 static int end_step(struct tenant *t, struct fsdpck_error *err)
 {
     struct requests requests = t->requests;
+    const bool asked = requests.stop && !job_status_stopping(t->rank->comm->job_status);
     t->requests = (struct requests){ 0 };
     t->in_step = false;
     t->m.loss = t->loss / (double)t->plan.nsupervised;
@@ -232,6 +256,8 @@ static int end_step(struct tenant *t, struct fsdpck_error *err)
     step_plan_free(&t->plan);
     if (!rc)
         rc = course_end_step(&t->course, &t->m, &requests, err);
+    if (!rc && asked)
+        note_followed(t, "is saved, and ends with");
     if (!rc && (t->course.stopping || t->rank->step == t->rank->job->nsteps))
         rc = end(t, err);
     return rc;
@@ -334,12 +360,13 @@ static int obey(struct cycle *c, struct tenant *t, const uint64_t *asked, struct
 {
     if (asked[RESUME] && t->paused)
         come_back(c, t);
-    t->paused |= asked[PAUSE] > 0;
+    if (asked[PAUSE])
+        t->paused = t->rests_unsaved = true;
     if (t->in_step)
         return 0;
     if (asked[STOP] || c->stopping || c->reloading)
-        return stop(t, err);
-    return asked[PAUSE] ? course_save(&t->course, err) : 0;
+        return stop(c, t, asked[STOP] > 0, err);
+    return t->rests_unsaved ? rest(t, err) : 0;
 }
 
 static int take_requests(struct cycle *c, struct fsdpck_error *err)

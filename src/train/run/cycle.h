@@ -16,9 +16,10 @@ struct cycle_tenant {
 
 struct cycle_result {
     struct loop_results loop;
-    bool paused; /* until the end */
-    bool reload; /* the run has ended to read its config anew; of the first tenant */
-    int failed;  /* the code of the error that ended the tenant, as a note said; 0: none did */
+    bool paused;    /* until the end */
+    bool by_reload; /* it ended only because the run reads its config anew */
+    bool reload;    /* the run has ended to read its config anew; of the first tenant */
+    int failed;     /* the code of the error that ended the tenant, as a note said; 0: none did */
 };
 
 /* Trains the tenants of r->job until each has ended. tenants: (r->job->ntenants). An error of one tenant ends that

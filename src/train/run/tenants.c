@@ -16,7 +16,7 @@ struct round {
     size_t npaused;
 };
 
-/* Counts a tenant's result, and writes its summary. last: no round follows. */
+/* Counts a tenant's result, and writes its summary. last: no round follows in which it may go on. */
 static int count(const struct tenants *t, size_t i, bool well, bool last, struct train_result *result,
                  struct fsdpck_error *err)
 {
@@ -63,7 +63,7 @@ static int run_ranks(struct tenants *t, struct round *round, struct train_result
     remember(t, round);
     round->again &= !rc;
     for (size_t i = 0; i < t->nopened; i++)
-        count(t, i, !rc, !round->again, result, &later);
+        count(t, i, !rc, !round->again || !t->results[i].by_reload, result, &later);
     if (!rc && later.code) {
         *err = later;
         rc = later.code;

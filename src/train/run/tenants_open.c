@@ -22,11 +22,14 @@ static void say(void *ctx, const char *line)
     char text[5000];
     snprintf(text, sizeof text, "%s: %.4900s", o->tenant->name, line);
     o->parent->note(o->parent->ctx, text);
+    if (o->started && o->parent->on_tenant_note)
+        o->parent->on_tenant_note(o->parent->ctx, &o->tenant->config, line);
 }
 
 static void say_start(void *ctx, const struct train_start *start)
 {
-    const struct opened *o = ctx;
+    struct opened *o = ctx;
+    o->started = true;
     o->parent->on_start(o->parent->ctx, start);
 }
 

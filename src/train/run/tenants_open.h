@@ -10,6 +10,7 @@ struct opened {
     const struct train_tenant *tenant;
     const struct train_options *parent;
     struct train_options opt; /* of its job: says whose words they are */
+    bool started;             /* told by rank 0, in its process */
     struct job job;
     char resume[FILES_PATH];
 };

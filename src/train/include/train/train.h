@@ -69,6 +69,9 @@ struct train_options {
      * the tenants stay those of the start. */
     int (*reread)(void *ctx, struct train_config *out, struct fsdpck_error *err);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    /* Called besides for a note of a tenant that has started, in the process of its rank 0; line is without its name.
+     * May be NULL. */
+    void (*on_tenant_note)(void *ctx, const struct train_config *config, const char *line);
     /* Progress of a phase; called in the process of rank 0, or before the ranks are started. May be NULL. */
     void (*phase)(void *ctx, enum train_phase phase, uint64_t done, uint64_t total);
     /* Called in the process of a rank whose supervisor was killed, just before the rank exits: nobody else can report
