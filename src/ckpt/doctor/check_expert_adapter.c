@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters of routed experts: the dialects whose shapes do not tell what they mean, or that common loaders skip. */
+#include <fsdpck/lora.h>
 #include <inttypes.h>
 #include <string.h>
 

@@ -44,8 +44,6 @@ bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *
 bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, const char *parameter);
 /* Returns the release of PEFT that wrote the configuration, or NULL. */
 const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c);
-/* Returns whether this release of PEFT, before 0.19.1, swapped inputs and outputs of fused experts. */
-bool fsdpck_lora_writer_swaps(const char *release);
 /* Returns whether target_modules exists and can be kept. */
 bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c);
 /* Returns the key, exclude_modules or layers_to_transform, that keeps PEFT from adapting the module, or NULL. */
@@ -75,8 +73,6 @@ bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c);
 int fsdpck_lora_config_mergeable(const struct fsdpck_lora_config *c, struct fsdpck_error *err);
 
 /* Facts derived from the tensors, which the configuration file states. Lists are JSON arrays or objects as text. */
-#define FSDPCK_LORA_FUSED_VERSION "0.19.1" /* of PEFT, whose form of fused experts all later ones have */
-
 struct fsdpck_lora_facts {
     uint64_t r;
     double alpha;

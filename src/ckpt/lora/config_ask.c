@@ -2,6 +2,7 @@
 /* Answers questions about adapter_config.json: the settings of a module, as PEFT reads them. Knows no tensors. */
 #include "lora/config.h"
 
+#include <fsdpck/lora.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

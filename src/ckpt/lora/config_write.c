@@ -3,6 +3,7 @@
  * only if they have an effect. It knows the facts derived from the tensors, not the tensors. */
 #include "lora/config.h"
 
+#include <fsdpck/lora.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

@@ -184,31 +184,48 @@ static const char *name_of_mixtral(const char *proj)
     return proj;
 }
 
+/* Gives a slice the place of tensor t in its trees, with another last key. */
+static int name_slice(struct fsdpck_arena *arena, const struct fsdpck_tensor *t, const char *key,
+                      struct fsdpck_lora_slice *s, struct fsdpck_error *err)
+{
+    const size_t before = strlen(t->name) - strlen(t->path[t->npath - 1].str), nbytes = before + strlen(key) + 1;
+    struct fsdpck_key *path = fsdpck_arena_array(arena, t->npath, sizeof *path, err);
+    char *name = fsdpck_arena_alloc(arena, nbytes, err);
+    if (!path || !name)
+        return FSDPCK_ERR_NOMEM;
+    memcpy(path, t->path, t->npath * sizeof *path);
+    path[t->npath - 1].str = key;
+    snprintf(name, nbytes, "%.*s%s", (int)before, t->name, key);
+    s->name = name;
+    s->path = path;
+    s->npath = t->npath;
+    return 0;
+}
+
 /* "base_model.model.….experts" "." 3 "." proj "." "lora_A.weight" */
 static int add_slice(struct cut *x, const struct fused *f, const struct fsdpck_tensor *t, size_t inner, uint64_t expert,
                      const char *proj, struct fsdpck_lora_slice s, struct fsdpck_error *err)
 {
-    const char *tail = NULL, *leaf;
-    for (const char *p = t->name; (p = strstr(p, ".experts.")); p++)
+    const char *whole = t->path[t->npath - 1].str, *tail = NULL, *leaf;
+    for (const char *p = whole ? whole : ""; (p = strstr(p, ".experts.")); p++)
         tail = p + sizeof mark - 1;
-    if (!tail || !(leaf = strstr(tail, ".lora_")) || t->npath > 1)
+    if (!tail || !(leaf = strstr(tail, ".lora_")))
         return refuse(x, f, FSDPCK_ERR_UNSUPPORTED, err,
                       "fused experts are read from adapters in files of their own; export-lora writes one");
     static const char block[] = ".mlp", mixtral[] = ".block_sparse_moe";
-    size_t stem = (size_t)(tail - t->name) - (sizeof mark - 1), n = sizeof block - 1;
-    bool renamed = x->mixtral && stem >= n && strncmp(t->name + stem - n, block, n) == 0;
-    size_t nbytes = strlen(t->name) + strlen(proj) + sizeof mixtral + 32;
-    char *name = fsdpck_arena_alloc(&x->adapter->src->arena, nbytes, err);
-    struct fsdpck_lora_slice *to = name ? fsdpck_vec_push(&x->slices, err) : NULL;
+    size_t stem = (size_t)(tail - whole) - (sizeof mark - 1), n = sizeof block - 1;
+    bool renamed = x->mixtral && stem >= n && strncmp(whole + stem - n, block, n) == 0;
+    size_t nbytes = strlen(whole) + strlen(proj) + sizeof mixtral + 32;
+    char *key = fsdpck_arena_alloc(&x->adapter->src->arena, nbytes, err);
+    struct fsdpck_lora_slice *to = key ? fsdpck_vec_push(&x->slices, err) : NULL;
     if (!to)
         return FSDPCK_ERR_NOMEM;
-    snprintf(name, nbytes, "%.*s%s%s.%llu.%s%s", (int)(stem - (renamed ? n : 0)), t->name, renamed ? mixtral : "", mark,
+    snprintf(key, nbytes, "%.*s%s%s.%llu.%s%s", (int)(stem - (renamed ? n : 0)), whole, renamed ? mixtral : "", mark,
              (unsigned long long)expert, renamed ? name_of_mixtral(proj) : proj, leaf);
+    s.inner = inner;
     *to = s;
-    to->name = name;
-    to->inner = inner;
     x->hidden[inner] = true;
-    return 0;
+    return name_slice(&x->adapter->src->arena, t, key, to, err);
 }
 
 static int add_one(struct cut *x, const struct fused *f, uint64_t expert, const char *proj,

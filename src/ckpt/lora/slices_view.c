@@ -181,8 +181,8 @@ static int show(struct fsdpck_source *src, struct view *v, const bool *hidden, s
     for (size_t i = 0; i < n && !rc; i++) {
         const struct fsdpck_lora_slice *x = &v->slices[i];
         const uint64_t shape[] = { x->rows, x->cols };
-        if (!fsdpck_source_add_tensor(src, src->path, x->name, NULL, 0, inner_tensor(v, x->inner)->dtype, 2, shape,
-                                      err))
+        if (!fsdpck_source_add_tensor(src, src->path, x->name, x->path, x->npath, inner_tensor(v, x->inner)->dtype, 2,
+                                      shape, err))
             rc = err->code;
     }
     return rc;

@@ -10,13 +10,15 @@
 /* Element (i, j) is element first + i * row_step + j * col_step of the inner tensor. */
 struct fsdpck_lora_slice {
     const char *name;
+    const struct fsdpck_key *path; /* (npath) */
+    uint32_t npath;
     size_t inner;
     uint64_t rows, cols, first, row_step, col_step;
 };
 
 /* Turns src into a view of all tensors but those that `hidden` (one for each) marks, and of the slices. slices: (n)
- * malloc'ed; the call takes them over, also when it fails. Their names must live as long as src. After a failure src
- * can only be closed. */
+ * malloc'ed; the call takes them over, also when it fails. Their names and paths must live as long as src. After a
+ * failure src can only be closed. */
 int fsdpck_lora_slices_present(struct fsdpck_source *src, const bool *hidden, struct fsdpck_lora_slice *slices,
                                size_t n, struct fsdpck_error *err);
 

@@ -49,6 +49,10 @@ struct fsdpck_export_lora_request {
     bool force;
 };
 
+#define FSDPCK_LORA_FUSED_VERSION "0.19.1" /* of PEFT, whose form of fused experts all later ones have */
+/* Returns whether this release of PEFT, before that, swapped inputs and outputs of fused experts. */
+FSDPCK_API bool fsdpck_lora_writer_swaps(const char *release);
+
 /* Checks that a caller which reads an adapter itself has used every tensor of it. used: (fsdpck_source_ntensors(src))
  * the tensors that it read. An unused tensor of the source's model tree may belong to another adapter, or to the frozen
  * model in a training checkpoint: opt->note gives their number. Any other unused tensor is FSDPCK_ERR_UNSUPPORTED,
