@@ -106,6 +106,13 @@ def experts(rng, family, nlayer):
     return out
 
 
+def sparse_layers(config):
+    """Numbers of the layers with experts."""
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", ())
+    first = config.get("first_k_dense_replace", 0)
+    return [i for i in range(first, config["num_hidden_layers"]) if i not in dense and (i + 1) % step == 0]
+
+
 def deepseek(rng, family, nlayer):
     ngroup = rng.randint(1, 3)
     chosen = rng.randint(1, ngroup)
@@ -240,6 +247,21 @@ def of_attention(rng, lora):
     lora["target_modules"] = rng.sample(["q_proj", "k_proj", "v_proj", "o_proj"], rng.randint(1, 4))
     if rng.random() < 0.4:
         lora["modules_to_save"] = rng.choice((["norm"], ["lm_head"], ["self_attn"]))
+
+
+def of_parameters(rng, lora, router, layer):
+    """The experts of a layer as PEFT trains them, in some layers or in all, and the router."""
+    gate_up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+    lora.pop("use_dora", None)
+    lora["target_parameters"] = rng.choice(([gate_up, down], [down, gate_up, f"mlp.{router}.weight"], [gate_up], [down],
+                                            [f"layers.{layer}.{gate_up}", "down_proj"], [f"{router}.weight", gate_up]))
+    if rng.random() < 0.3:
+        lora["target_modules"] = []
+    chosen = [name for name in ("gate_up_proj", "down_proj") if name in str(lora["target_parameters"])]
+    if rng.random() < 0.5:
+        lora["rank_pattern"] = {rng.choice(("", r".*\.", "experts.")) + rng.choice(chosen): rng.randint(1, 5)}
+    if rng.random() < 0.5:
+        lora["alpha_pattern"] = {rng.choice(chosen): 11}
 
 
 def drop_unused(lora, key, nlayer):
@@ -477,10 +499,10 @@ def truth(model, steps, docs, train):
     schedule = get_scheduler("cosine_with_min_lr" if floor else name, optimizer, train["warmup_steps"], STEPS,
                              {"min_lr": floor * train["learning_rate"]} if floor else None)
     def state():
-        named = (
-            get_peft_model_state_dict(model, save_embedding_layers=False)
-            if hasattr(model, "peft_config") else {**params, **dict(router_biases(model))}
-        )
+        if hasattr(model, "peft_config"):
+            named = get_peft_model_state_dict(model, save_embedding_layers=False)
+            return {n: p.detach().clone().double() for n, p in named.items()}
+        named = {**params, **dict(router_biases(model))}
         return published(model.config.to_dict(), {n: p.detach().clone().double() for n, p in named.items()})
     numbers, start = [], state()
     for micros in steps:
@@ -509,7 +531,7 @@ def run_ours(tool, folder, config, options):
         return (numbers, {
             k: v.double()
             for k, v in load_file(out / "adapter/adapter_model.safetensors").items()
-            if ".base_layer." not in k
+            if ".base_layer.weight" not in k
         }), ""
     end = folder / "end.safetensors"
     subprocess.run([
@@ -546,7 +568,8 @@ def same_bits(tool, folder, config, rng):
         }
     }
     if "lora" in config:
-        config["lora"] = {**config["lora"], "lora_dropout": rng.choice((0, 0.3))}
+        dropout = 0 if "target_parameters" in config["lora"] else rng.choice((0, 0.3))
+        config["lora"] = {**config["lora"], "lora_dropout": dropout}
     for ranks in (1, rng.choice((2, 3, 4, 5, 7, 8))):
         shutil.rmtree(folder / "out", ignore_errors=True)
         config["fsdp"] = {
@@ -578,6 +601,10 @@ def adapter_in_peft(tool, folder, config, docs, rng):
     elif any(name.endswith(".sinks") or ".mlp.gate_proj." in name or ".shared_expert." in name for name in names):
         chosen = ["q_proj", "v_proj"]
     lora = {"r": rng.randint(1, 4), "lora_alpha": 8, "target_modules": chosen}
+    if any(name.endswith((".experts.0.down_proj.weight", ".experts.0.w2.weight", ".experts.down_proj"))
+           for name in names) and rng.random() < 0.5:
+        lora.update(target_modules=rng.choice(([], ["q_proj", "v_proj"])), target_parameters=rng.choice(
+            (["experts.gate_up_proj", "experts.down_proj"], ["experts.gate_up_proj"], ["experts.down_proj"])))
     config = {**config, "lora": lora, "dtype": {"param": "fp32"},
               "data": {**config["data"], "eval": str(folder / "data.jsonl")},
               "sample": {"every": STEPS, "prompts": [{"input_ids": docs[5]["input_ids"]}]}}
@@ -637,6 +664,9 @@ def one(tool, folder, seed):
         ours["lora"] = lora_config(rng, config["num_hidden_layers"])
         if sparse:
             of_attention(rng, ours["lora"])
+            if sparse_layers(config) and rng.random() < 0.6:
+                of_parameters(rng, ours["lora"], "router" if family == "gpt_oss" else "gate",
+                              sparse_layers(config)[-1])
     said = f"{json.dumps(config)} {json.dumps(ours.get('lora'))} {json.dumps(train)} {' '.join(options)}"
     model = write_model(folder / "model", config, seed)
     if is_lora:

@@ -153,6 +153,14 @@ SMALL = [
         "lora.target_modules": "all-linear",
         "dtype.base": "nf4"
     }, None),
+    ("max_length: 256\nuse_peft: true\nlora_dropout: 0\nlora_target_parameters: [mlp.experts.down_proj]\n", {
+        "lora.target_parameters": ["mlp.experts.down_proj"],
+        "lora.target_modules": []
+    }, "lora_target_modules: left out: parameters alone get adapters"),
+    ("base_model: m\nadapter: lora\nlora_target_modules: [q_proj]\nlora_target_parameters: experts.down_proj\n", {
+        "lora.target_parameters": ["experts.down_proj"],
+        "lora.target_modules": ["q_proj"]
+    }, None),
     ("base_model: m\nlora_r: 8\n", {
         "lora": None
     }, None),

@@ -29,6 +29,8 @@ COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, 
           "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
 FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2, "glm": GLM, "dots": DOTS, "gpt_oss": GPT_OSS}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+PARAMETERS = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": {"gate_up_proj": 3},
+              "target_parameters": ["experts.gate_up_proj", "mlp.experts.down_proj"]}
 WAYS = (  # ranks and options, fsdp
     (("--ranks", "2"), {}),
     (("--ranks", "3", "--gather", "copy"), {"sharding_strategy": "SHARD_GRAD_OP"}),
@@ -62,6 +64,15 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
      {"lora": {**LORA, "target_modules": ["q_proj"], "modules_to_save": ["experts"]}}),
     ("router of gpt-oss", "'router' names no module of this model", GPT_OSS,
      {"lora": {**LORA, "target_modules": ["q_proj", "router"]}}),
+    ("parameters with dropout", "an adapter of a parameter has no dropout", GPT_OSS,
+     {"lora": {**PARAMETERS, "lora_dropout": 0.1}}),
+    ("parameters with DoRA", "an adapter of a parameter has no DoRA", GPT_OSS,
+     {"lora": {**PARAMETERS, "use_dora": True}}),
+    ("parameters and modules", "both choose experts of one layer: model.layers.0.block_sparse_moe.experts.0.w2, and "
+     "model.layers.0.mlp.experts.gate_up_proj", {}, {"lora": {**PARAMETERS, "target_modules": ["w2"]}}),
+    ("no such parameter", "'gate_up_proj_bias' names no parameter of this model that takes an adapter", GPT_OSS,
+     {"lora": {**LORA, "target_parameters": ["gate_up_proj_bias"]}}),
+    ("no target", "key 'lora.target_modules': a list of module names", {}, {"lora": {"target_modules": []}}),
     ("no limit", "keys 'swiglu_alpha' and 'swiglu_limit'", {**GPT_OSS, "swiglu_limit": 0}, {}),
     ("no experts", "key 'n_routed_experts' is missing", {**DOTS, "n_routed_experts": None}, {}),
     ("dense family, other key", "key 'n_routed_experts' changes the maths",
@@ -158,9 +169,9 @@ class Moe(Tests):
         done = self.run(self.write(out.name, config), *options, want=want)
         return out, done.stderr
 
-    def bits_of(self, family, dtype, lora):
-        sections = {"dtype": {"param": dtype}, **({"lora": {**LORA, "lora_dropout": 0.2}} if lora else {})}
-        title = f"{family}-{dtype}-{'lora' if lora else 'full'}"
+    def bits_of(self, family, dtype, kind):
+        loras = {"LoRA": {"lora": {**LORA, "lora_dropout": 0.2}}, "parameters": {"lora": PARAMETERS}}
+        sections, title = {"dtype": {"param": dtype}, **loras.get(kind, {})}, f"{family}-{dtype}-{kind}"
         model = self.model_of(family)
         want = self.bits(self.train(f"{title}-one", model, "--ranks", "1", **sections)[0])
         for n, (options, fsdp) in enumerate(WAYS):
@@ -168,13 +179,13 @@ class Moe(Tests):
             if got != want:
                 raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
 
-    def resumed(self):
+    def resumed(self, family, more):
         """Under another strategy, on other ranks."""
         def sections(steps):
-            return {"checkpoint": {"save_steps": 1},
+            return {**more, "checkpoint": {"save_steps": 1},
                     "train": {"max_steps": steps, "global_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 0,
                               "lr_scheduler_type": "constant"}}
-        model = self.model_of("mixtral")
+        model = self.model_of(family)
         want = self.bits(self.train("whole", model, "--ranks", "2", **sections(STEPS))[0])
         out, _ = self.train("part", model, "--ranks", "3", **sections(1))
         path = self.tmp / "part.json"
@@ -189,8 +200,7 @@ class Moe(Tests):
         """Experts stay quantized like any weight."""
         model, folder, values = self.model_of("mixtral"), self.tmp / f"{form}.folder", self.tmp / f"{form}.values"
         for args in ((model, folder, "--quantize", form), (folder, values, "--dequantize", "bf16")):
-            subprocess.run([str(self.fsdpck), "export", *map(str, args), "-q"], check=True, capture_output=True,
-                           timeout=LIMIT_S)
+            self.convert("export", *args)
         want = self.bits(self.train(f"{form}-values", values, "--ranks", "1", lora=LORA)[0])
         for ranks in ("1", "3"):
             got, said = self.train(f"{form}-{ranks}", folder, "--ranks", ranks, lora=LORA)
@@ -231,8 +241,7 @@ class Moe(Tests):
         write_safetensors(folder / "model.safetensors", tensors)
         config = json.loads((model / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4"}}))
-        subprocess.run([str(self.fsdpck), "export", str(folder), str(values), "--dequantize", "bf16", "-q"], check=True,
-                       capture_output=True, timeout=LIMIT_S)
+        self.convert("export", folder, values, "--dequantize", "bf16")
         want = self.bits(self.train("oss-values", values, "--ranks", "1", lora=LORA)[0])
         for ranks in ("1", "3"):
             out, _ = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": "bf16"})
@@ -259,21 +268,56 @@ class Moe(Tests):
         if config["target_modules"] != ["gate", "k_proj", "o_proj", "q_proj", "v_proj", "w1", "w2", "w3"]:
             raise Failure(f"target_modules: {config['target_modules']}")
         merged = self.tmp / "merged"
-        subprocess.run([str(self.fsdpck), "merge-lora", str(model), str(adapter / "adapter"), str(merged), "-q"],
-                       check=True, capture_output=True, timeout=LIMIT_S)
-        evaluated = {"data": {"train": str(self.data), "eval": str(self.data), "seq_len": 32}}
-        losses = []
-        going_on = {**LORA, "init_adapter": str(adapter / "adapter")}
-        for title, path, lora in (("of adapter", model, going_on), ("of merged", merged, LORA)):
-            run, _ = self.train(title, path, "--ranks", "1", dtype={"param": "fp32"}, lora=lora, **evaluated)
-            losses.append(self.metrics(run)[0]["loss"])
+        self.convert("merge-lora", model, adapter / "adapter", merged)
+        losses = self.loss("of adapter", model, {**LORA, "init_adapter": str(adapter / "adapter")}), self.loss(
+            "of merged", merged, LORA)
         self.near("the loss of the merged model", abs(losses[0] - losses[1]), 1e-4)
+
+    def parameters(self, family):
+        """An adapter of parameters: taken out of a checkpoint, merged, and as pairs of single experts."""
+        model = self.model_of(family)
+        run, _ = self.train(f"parameters-{family}", model, "--ranks", "3", lora=PARAMETERS,
+                            checkpoint={"save_steps": STEPS},
+                            sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
+        adapter, checkpoint = run / "adapter", run / f"checkpoints/step-{STEPS:06d}"
+        exported, merged, single = (self.tmp / f"{family}.{name}" for name in ("exported", "merged", "single"))
+        self.convert("export-lora", checkpoint, exported)
+        self.convert("merge-lora", model, checkpoint, merged)
+        files = [read_safetensors(f / "adapter_model.safetensors") for f in (adapter, exported)]
+        if {n: x.tobytes() for n, x in files[0].items()} != {n: x.tobytes() for n, x in files[1].items()}:
+            raise Failure(f"tensors out of the checkpoint: {sorted(files[0].keys() ^ files[1].keys())[:4]}, or values")
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        if (config["target_parameters"], config["peft_version"]) != (PARAMETERS["target_parameters"], "0.19.1"):
+            raise Failure(f"adapter_config.json: {config}")
+        want = self.loss("of adapter", model, {**PARAMETERS, "init_adapter": str(adapter)})
+        losses = {"merged": self.loss("of merged", merged, LORA)}
+        if family == "mixtral":
+            self.convert("export-lora", "--style", "vllm", "--base", model, adapter, single)
+            lora = json.loads((single / "adapter_config.json").read_text())
+            losses["single"] = self.loss("of single", model, {
+                **{key: lora[key] for key in ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "target_modules")},
+                "init_adapter": str(single)})
+        for name, loss in losses.items():
+            self.near(f"the loss, {name},", abs(loss - want), 1e-4)
+        if abs(self.loss("of base", model, LORA) - want) < 1e-2:
+            raise Failure("the adapter changes nothing")
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "peft_version": "0.18.1"}))
+        _, said = self.train("swapped", model, want=3, lora={**PARAMETERS, "init_adapter": str(adapter)})
+        if "written by PEFT 0.18.1; the form of PEFT 0.19.1 and later is supported" not in said:
+            raise Failure(f"an adapter of PEFT 0.18.1: {said[-300:]}")
+
+    def loss(self, title, model, lora):
+        """Of the first step."""
+        run, _ = self.train(title, model, "--ranks", "1", dtype={"param": "fp32"}, lora=lora)
+        return self.metrics(run)[0]["loss"]
+
+    def convert(self, *args):
+        subprocess.run([str(self.fsdpck), *map(str, args), "-q"], check=True, capture_output=True, timeout=LIMIT_S)
 
     def biased(self):
         """A fully trained model of a rounded base keeps the routers' biases, to the bit, in fp32."""
         model, rounded = self.model_of("glm"), self.tmp / "rounded"
-        subprocess.run([str(self.fsdpck), "export", str(model), str(rounded), "--dtype", "bf16", "-q"], check=True,
-                       capture_output=True, timeout=LIMIT_S)
+        self.convert("export", model, rounded, "--dtype", "bf16")
         tensors, exact = (read_safetensors(f / "model.safetensors") for f in (rounded, model))
         tensors.update((name, x) for name, x in exact.items() if name.endswith("_bias"))
         write_safetensors(rounded / "model.safetensors", tensors)
@@ -334,13 +378,14 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Moe(args)
-    for family, dtype, lora in (("qwen2", "fp32", False), ("glm", "bf16", True),
-                                ("gpt_oss", "bf16", True)) if args.quick else (
-        ("mixtral", "bf16", True), ("mixtral", "fp32", False), ("qwen3", "bf16", False), ("qwen3", "fp32", True),
-        ("qwen2", "bf16", True), ("qwen2", "fp32", False), ("glm", "bf16", False), ("dots", "fp32", True),
-        ("gpt_oss", "bf16", True), ("gpt_oss", "fp32", True)):
-        t.check(f"bits of {family} in {dtype}, {'LoRA' if lora else 'full'}", t.bits_of, family, dtype, lora)
-    t.check("resumed", t.resumed)
+    for family, dtype, kind in (("qwen2", "fp32", "full"), ("glm", "bf16", "LoRA"),
+                                ("gpt_oss", "bf16", "parameters")) if args.quick else (
+        ("mixtral", "bf16", "LoRA"), ("mixtral", "fp32", "full"), ("qwen3", "bf16", "full"), ("qwen3", "fp32", "LoRA"),
+        ("qwen2", "bf16", "LoRA"), ("qwen2", "fp32", "full"), ("glm", "bf16", "full"), ("dots", "fp32", "LoRA"),
+        ("gpt_oss", "bf16", "LoRA"), ("gpt_oss", "fp32", "parameters"), ("mixtral", "bf16", "parameters")):
+        t.check(f"bits of {family} in {dtype}, {kind}", t.bits_of, family, dtype, kind)
+    t.check("resumed", t.resumed, "mixtral", {})
+    t.check("resumed: parameters", t.resumed, "gpt_oss", {"lora": PARAMETERS})
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
         t.check(f"quantized: {form}", t.quantized, form)
     t.check("tenants", t.tenants)
@@ -350,6 +395,8 @@ def main():
     for family in ("mixtral", "gpt_oss") if args.device == "cpu" and is_built(args.fsdptrain) else ():
         t.check(f"served: {family}", t.served, family)
     t.check("exported", t.exported)
+    for family in ("mixtral", "qwen2", "gpt_oss"):
+        t.check(f"parameters: {family}", t.parameters, family)
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)
     t.check("planned", t.planned)

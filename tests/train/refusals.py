@@ -158,7 +158,7 @@ REFUSALS = [
     (
         put("lora", "modules_to_save", "norm"),
         2,
-        "key 'lora.modules_to_save': a list of module names is wanted, or null",
+        "key 'lora.modules_to_save': a list of names is wanted, or null",
     ),
     (put("lora", "modules_to_save", ["proj"]), 2, "both choose model.layers.0.self_attn.q_proj by the end of its path"),
     (put("lora", "modules_to_save", ["lm_head"]), 3, "there is no tensor 'base_model.model.lm_head.weight'"),

@@ -51,6 +51,7 @@ KEYS = {
             "lora_alpha",
             "lora_dropout",
             "target_modules",
+            "target_parameters",
             "use_rslora",
             "use_dora",
             "rank_pattern",

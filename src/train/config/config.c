@@ -95,6 +95,23 @@ static void settle_sharding(struct train_config *c)
         c->fsdp.strategy = TRAIN_HYBRID_SHARD;
 }
 
+/* PEFT's rules for adapters of parameters. */
+static int check_parameters(const char *path, const struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    const bool modules = lora->all_linear || lora->target_regex || lora->ntarget_names > 0;
+    if (!lora->enabled)
+        return 0;
+    if (lora->ntarget_parameters && (lora->dropout > 0 || lora->use_dora))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path,
+                                "keys 'lora.target_parameters' and 'lora.%s': an adapter of a parameter has no %s",
+                                lora->use_dora ? "use_dora" : "lora_dropout", lora->use_dora ? "DoRA" : "dropout");
+    if (!lora->ntarget_parameters && !modules)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path,
+                                "key 'lora.target_modules': a list of module names, a regular expression or "
+                                "\"all-linear\" is wanted");
+    return 0;
+}
+
 /* Checks rules that involve several keys. */
 static int check_together(const char *path, const struct train_config *c, struct fsdpck_error *err)
 {
@@ -110,7 +127,7 @@ static int check_together(const char *path, const struct train_config *c, struct
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path,
                                     "data.plan counts the lines of one file; data.train has several, or a weight");
     }
-    return 0;
+    return check_parameters(path, &c->lora, err);
 }
 
 int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out,
@@ -200,6 +217,7 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.rank_pattern);
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
+    free((void *)c->lora.target_parameters);
     free((void *)c->lora.modules_to_save);
     free((void *)c->fsdp.wrap_classes);
     free(c->fsdp.offload_here);

@@ -113,7 +113,7 @@ static int put_names(const char *path, const struct config_key *key, json_t *val
 {
     size_t n = json_array_size(value);
     if (!json_is_array(value))
-        return FAIL("key '%s': a list of module names is wanted%s", key->name, key->nullable ? ", or null" : "");
+        return FAIL("key '%s': a list of names is wanted%s", key->name, key->nullable ? ", or null" : "");
     const char **names = calloc(n + 1, sizeof *names);
     if (!names)
         return fsdpck_error_nomem(err, n * sizeof *names);
@@ -129,6 +129,15 @@ static int put_names(const char *path, const struct config_key *key, json_t *val
     return 0;
 }
 
+/* Of the names at `list`. */
+static size_t *count_of(struct train_config *c, const char *const **list)
+{
+    return list == &c->lora.modules_to_save     ? &c->lora.nmodules_to_save
+           : list == &c->lora.target_parameters ? &c->lora.ntarget_parameters
+                                                : &c->fsdp.nwrap_classes;
+}
+
+/* An empty list is for an adapter of parameters alone (check_together() in config.c). */
 static int put_targets(const char *path, const struct config_key *key, json_t *value, struct train_lora_config *lora,
                        struct fsdpck_error *err)
 {
@@ -137,7 +146,7 @@ static int put_targets(const char *path, const struct config_key *key, json_t *v
         lora->target_regex = lora->all_linear ? NULL : json_string_value(value);
         return 0;
     }
-    if (json_array_size(value) == 0)
+    if (!json_is_array(value))
         return FAIL("key '%s': a list of module names, a regular expression or \"all-linear\" is wanted", key->name);
     return put_names(path, key, value, &lora->target_names, &lora->ntarget_names, err);
 }
@@ -299,10 +308,7 @@ int config_key_put(const char *path, const struct config_key *key, json_t *value
     case KEY_NUMBER: return get_number(path, key, value, false, (double *)at, err);
     case KEY_TARGETS: return put_targets(path, key, value, &c->lora, err);
     case KEY_NAMES:
-        return put_names(path, key, value, (const char *const **)at,
-                         (const char *const **)at == &c->lora.modules_to_save ? &c->lora.nmodules_to_save
-                                                                              : &c->fsdp.nwrap_classes,
-                         err);
+        return put_names(path, key, value, (const char *const **)at, count_of(c, (const char *const **)at), err);
     case KEY_PATTERNS:
         return put_patterns(path, key, value, (const struct train_pattern **)at,
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern

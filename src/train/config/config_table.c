@@ -221,6 +221,14 @@ const struct config_key config_keys[] = {
       .default_value.text = "all-linear",
       .doc = "Modules that get an adapter. A list names the ends of their paths. A regular expression matches whole "
              "paths. \"all-linear\" selects every linear module but the head." },
+    { .name = "lora.target_parameters",
+      .type = KEY_NAMES,
+      .offset = AT(lora.target_parameters),
+      .nullable = true,
+      .doc = "Parameters that get an adapter, by the ends of their names in transformers: "
+             "[\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\"], which are the weights of all experts of a "
+             "layer, and the router's, as \"mlp.gate.weight\". \"all-linear\" leaves out the experts of a layer that "
+             "has such a parameter. No dropout, no DoRA." },
     { .name = "lora.use_rslora",
       .type = KEY_BOOL,
       .offset = AT(lora.use_rslora),

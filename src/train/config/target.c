@@ -120,19 +120,12 @@ static int exclude_saved(const struct train_lora_config *lora, const char *path,
     return 0;
 }
 
-int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
-                struct target *out, struct fsdpck_error *err)
+/* The rank and the scale of what is chosen. */
+static int settle(const struct train_lora_config *lora, const char *path, struct target *out, struct fsdpck_error *err)
 {
     double r = (double)lora->r, alpha = lora->alpha;
     size_t rank_pattern, alpha_pattern = TARGET_NO_PATTERN;
-    *out = (struct target){ 0 };
-    int rc = is_chosen(lora, path, is_linear, is_head, err);
-    if (rc <= 0)
-        return rc;
-    rc = exclude_saved(lora, path, err);
-    if (rc)
-        return rc < 0 ? rc : 0;
-    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "lora.rank_pattern", path, &r, &rank_pattern, err);
+    int rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "lora.rank_pattern", path, &r, &rank_pattern, err);
     if (!rc)
         rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "lora.alpha_pattern", path, &alpha, &alpha_pattern,
                           err);
@@ -142,4 +135,27 @@ int target_find(const struct train_lora_config *lora, const char *path, bool is_
                             .rank_pattern = rank_pattern,
                             .alpha_pattern = alpha_pattern };
     return rc;
+}
+
+int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
+                struct target *out, struct fsdpck_error *err)
+{
+    *out = (struct target){ 0 };
+    int rc = is_chosen(lora, path, is_linear, is_head, err);
+    if (rc <= 0)
+        return rc;
+    rc = exclude_saved(lora, path, err);
+    if (rc)
+        return rc < 0 ? rc : 0;
+    return settle(lora, path, out, err);
+}
+
+int target_find_parameter(const struct train_lora_config *lora, const char *name, struct target *out,
+                          struct fsdpck_error *err)
+{
+    *out = (struct target){ 0 };
+    for (size_t i = 0; i < lora->ntarget_parameters; i++)
+        if (target_is_named(name, lora->target_parameters[i]))
+            return settle(lora, name, out, err);
+    return 0;
 }

@@ -19,6 +19,10 @@ struct target {
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
                 struct target *out, struct fsdpck_error *err);
 
+/* The same by target_parameters. name: "model.layers.0.mlp.experts.gate_up_proj", as transformers has it. */
+int target_find_parameter(const struct train_lora_config *lora, const char *name, struct target *out,
+                          struct fsdpck_error *err);
+
 /* True if modules_to_save names the module at path, or one that contains it. A name matches every module whose path
  * ends with it: "norm" matches input_layernorm too. */
 bool target_is_saved(const struct train_lora_config *lora, const char *path);

@@ -14,7 +14,7 @@ import_take trainer_bf16, trainer_fp16, trainer_checkpointing, trainer_fsdp, tra
 /* Data and adapters: TRL and axolotl. */
 import_take trainer_dataset, trainer_datasets, trainer_text_field, trainer_assistant_loss, trainer_completion_loss,
     trainer_train_on_inputs, trainer_use_peft, trainer_adapter, trainer_lora, trainer_target_modules,
-    trainer_target_linear, trainer_4bit;
+    trainer_target_parameters, trainer_target_linear, trainer_4bit;
 
 /* The batch of all ranks. */
 void trainer_finish(struct importer *im);

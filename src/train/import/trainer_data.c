@@ -108,7 +108,7 @@ void trainer_use_peft(struct importer *im, const char *key, const json_t *value)
 {
     if (!import_is_true(value))
         train_all(im);
-    else if (!import_get(im, "lora_target_modules"))
+    else if (!import_get(im, "lora_target_modules") && !import_get(im, "lora_target_parameters"))
         import_put_weak(im, key, "lora.target_modules", json_pack("[s,s]", "q_proj", "v_proj")); /* PEFT's default */
     import_taken(im, key);
 }
@@ -169,6 +169,23 @@ void trainer_target_modules(struct importer *im, const char *key, const json_t *
         import_unneeded(im, key);
     else
         put_taken(im, key, "lora.target_modules", all ? json_string(word) : json_deep_copy(value));
+}
+
+/* PEFT takes a model's usual modules, if it knows them, where only parameters are named. */
+void trainer_target_parameters(struct importer *im, const char *key, const json_t *value)
+{
+    const bool modules = import_get(im, "lora_target_modules") || import_is_true(import_get(im, "lora_target_linear"));
+    const bool one = json_is_string(value);
+    if (!has_adapter(im) || (json_is_array(value) && json_array_size(value) == 0)) {
+        import_unneeded(im, key);
+        return;
+    }
+    put_taken(im, key, "lora.target_parameters", one ? json_pack("[O]", value) : json_deep_copy(value));
+    if (modules)
+        return;
+    import_put_weak(im, key, "lora.target_modules", json_array());
+    import_note(im, "lora_target_modules", NULL,
+                "left out: parameters alone get adapters; of Mixtral, PEFT adapts q_proj and v_proj too");
 }
 
 void trainer_target_linear(struct importer *im, const char *key, const json_t *value)

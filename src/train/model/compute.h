@@ -163,6 +163,8 @@ struct compute {
     void *weights;             /* dequantized weights of layers that share an input; NULL if none is quantized */
     void *a_joint;             /* (Σ r, hidden): A of adapters that share their input */
     float *da_joint;           /* its gradient */
+    void *b_one;               /* B of layers that share an input, copied out of those of all experts; else NULL */
+    float *db_one;             /* the gradient of one of them */
     float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
     void *u, *dy; /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
     void *dropped;             /* DoRA with dropout: drop(x), (T, largest nin) */

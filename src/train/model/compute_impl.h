@@ -103,6 +103,18 @@ struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t 
 /* Allocates c->weights. */
 void compute_alloc_weights(struct compute *c, struct bump *v);
 
+/* A and B of a layer's adapter (pairs.c): in their place, or B copied into element `at` of c->b_one, where it stays
+ * until the next B takes the place. */
+struct kern_cmat pair_a(const struct compute *c, const struct linear *lin);
+struct kern_cmat pair_b(struct compute *c, const struct linear *lin, int64_t at);
+/* Their gradients; NULL if frozen. Call pair_add_db() when the gradient of B has been added to the memory that
+ * pair_db() returned, and before its next call. */
+float *pair_da(const struct compute *c, const struct linear *lin);
+float *pair_db(struct compute *c, const struct linear *lin);
+void pair_add_db(struct compute *c, const struct linear *lin);
+/* Allocates c->b_one and c->db_one. */
+void compute_alloc_pairs(struct compute *c, struct bump *v, bool backward);
+
 /* NULL if the parameter is frozen or does not exist. */
 static inline float *grad_of(const struct compute *c, int32_t param)
 {

@@ -44,6 +44,7 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->logits = bump_floats(v, m->nvocab);
     d->c.a_joint = bump_acts(v, act, r * m->hidden);
     compute_alloc_weights(&d->c, v);
+    compute_alloc_pairs(&d->c, v, false);
     compute_alloc_dora(&d->c, v, n, false);
     d->c.s_embed = bump_acts(v, act, n * d->c.l->embed.r);
     d->c.cosines = bump_floats(v, d->most * m->rope.dim / 2);
@@ -186,7 +187,7 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
         const struct linear *lin = layers[i];
         if (lin->r)
             parts[used++] = (struct kern_gemv_part){
-                .n = lin->r, .w = value_of(c, lin->a), .alpha = lin->scale, .y = { d->s_one + at, lin->r, KERN_F32 }
+                .n = lin->r, .w = pair_a(c, lin), .alpha = lin->scale, .y = { d->s_one + at, lin->r, KERN_F32 }
             };
         at += lin->r;
     }
@@ -199,7 +200,7 @@ void decode_gemv(struct decode *d, const struct linear *const *layers, int n, co
                  const struct kern_mat *y, struct decode_gemv *out)
 {
     struct compute *c = &d->c;
-    int64_t at = 0;
+    int64_t at = 0, copied = 0;
     down_one(d, layers, n, x);
     for (int64_t i = 0, room = 0; i < n; room += layers[i]->nin * layers[i]->nout, i++) {
         const struct linear *lin = layers[i];
@@ -211,11 +212,12 @@ void decode_gemv(struct decode *d, const struct linear *const *layers, int n, co
                                                  .alpha = 1,
                                                  .r = lin->r,
                                                  .s = d->s_one + at,
-                                                 .b = value_of(c, lin->b),
+                                                 .b = pair_b(c, lin, copied),
                                                  .bias = dora ? no_cmat : out->bias[i],
                                                  .add = dora ? no_cmat : out->sum[i],
                                                  .y = y[i] };
         at += lin->r;
+        copied += lin->npairs ? lin->nout * lin->r : 0;
     }
     out->g =
         (struct kern_gemv){ .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = out->parts, .nparts = n };

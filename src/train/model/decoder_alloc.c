@@ -150,6 +150,7 @@ void decoder_alloc(struct compute *c, struct bump *v)
     c->a_joint = bump_acts(v, c->widest, r * m->hidden);
     c->da_joint = bump_floats(v, r * m->hidden);
     compute_alloc_weights(c, v);
+    compute_alloc_pairs(c, v, true);
     compute_alloc_dora(c, v, n, true);
     c->loss = bump_floats(v, n);
     alloc_scratch(c, v, c->ndocs);

@@ -52,8 +52,8 @@ static int32_t add_adapter_of(struct layout_builder *b, uint32_t group, int64_t 
     return place_param(b, p, group, nrow, ncol);
 }
 
-static int32_t add_adapter(struct layout_builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
-                           const char *suffix)
+int32_t build_adapter(struct layout_builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                      const char *suffix)
 {
     return add_adapter_of(b, group, nrow, ncol, path, suffix, -1);
 }
@@ -109,13 +109,18 @@ void build_choose_adapter(struct layout_builder *b, struct linear *x, enum layer
                                  x->path);
         return;
     }
+    build_take_target(b, &t, x);
+}
+
+void build_take_target(struct layout_builder *b, const struct target *t, struct linear *x)
+{
     b->ntargets++;
-    if (t.rank_pattern != TARGET_NO_PATTERN)
-        b->rank_used[t.rank_pattern] = true;
-    if (t.alpha_pattern != TARGET_NO_PATTERN)
-        b->alpha_used[t.alpha_pattern] = true;
-    x->r = t.r;
-    x->scale = (float)t.scale;
+    if (t->rank_pattern != TARGET_NO_PATTERN)
+        b->rank_used[t->rank_pattern] = true;
+    if (t->alpha_pattern != TARGET_NO_PATTERN)
+        b->alpha_used[t->alpha_pattern] = true;
+    x->r = t->r;
+    x->scale = (float)t->scale;
     x->dropout_name = XXH32(x->path, strlen(x->path), 0);
 }
 
@@ -126,12 +131,12 @@ void build_adapters(struct layout_builder *b, uint32_t group, struct linear *con
     const bool embeds = b->m->family && layers[0] == &b->l->embed; /* FLUX.2's is a plain layer */
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path,
-                                       embeds ? ".lora_embedding_A" : ".lora_A.weight");
+            layers[i]->a = build_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path,
+                                         embeds ? ".lora_embedding_A" : ".lora_A.weight");
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path,
-                                       embeds ? ".lora_embedding_B" : ".lora_B.weight");
+            layers[i]->b = build_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path,
+                                         embeds ? ".lora_embedding_B" : ".lora_B.weight");
     for (int i = 0; i < n && b->config->lora.use_dora; i++)
         if (layers[i]->r)
             add_magnitude(b, group, layers[i]);

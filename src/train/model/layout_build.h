@@ -5,6 +5,8 @@
 
 #include "model/layout.h"
 
+struct target;
+
 struct layout_builder {
     const struct model *m;
     const struct train_config *config;
@@ -37,6 +39,11 @@ struct linear build_linear(struct layout_builder *b, uint32_t group, int64_t nin
                            const char *path);
 /* Gives the layer rank and scale if the config chooses it. */
 void build_choose_adapter(struct layout_builder *b, struct linear *x, enum layer_kind kind);
+/* Gives the layer rank and scale, and counts their patterns as used. */
+void build_take_target(struct layout_builder *b, const struct target *t, struct linear *x);
+/* Adds a parameter that LoRA introduces. Returns its number; -1 after a failure. */
+int32_t build_adapter(struct layout_builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                      const char *suffix);
 /* Adds the adapters of layers that share their input. All A are adjacent, so that they and their gradients can be used
  * as one matrix. */
 void build_adapters(struct layout_builder *b, uint32_t group, struct linear *const *layers, int n);

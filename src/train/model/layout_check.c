@@ -83,6 +83,39 @@ int layout_check_names(const struct layout *l, const struct model *m, const stru
     return 0;
 }
 
+static void compare_parameters(void *ctx, const struct linear *const *layers, int n)
+{
+    struct search *s = ctx;
+    char weight[LAYOUT_NAME + 8];
+    for (int i = 0; i < n; i++) {
+        snprintf(weight, sizeof weight, "%s.weight", layers[i]->path);
+        s->found = s->found || (layers[i]->r && layers[i]->bare &&
+                                (target_is_named(layers[i]->path, s->name) || target_is_named(weight, s->name)));
+    }
+}
+
+int layout_check_parameters(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
+                            struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->ntarget_parameters; n++) {
+        struct search s = { .name = lora->target_parameters[n] };
+        layout_each(l, compare_parameters, &s);
+        if (s.found)
+            continue;
+        fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, NULL,
+            "key 'lora.target_parameters': '%.200s' names no parameter of this model that takes an adapter", s.name);
+        if (m->nexperts)
+            fsdpck_error_hint(
+                err,
+                "there are mlp.experts.gate_up_proj, mlp.experts.down_proj and mlp.%s.weight; the weights "
+                "of linear modules are for lora.target_modules",
+                m->gpt_oss ? "router" : "gate");
+        return FSDPCK_ERR_USAGE;
+    }
+    return 0;
+}
+
 struct nearest {
     const char *glob, *best;
 };

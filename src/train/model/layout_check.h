@@ -9,6 +9,9 @@
 int layout_check_saved(const struct layout *l, const struct train_lora_config *lora, struct fsdpck_error *err);
 int layout_check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
                        struct fsdpck_error *err);
+/* Of lora.target_parameters. */
+int layout_check_parameters(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
+                            struct fsdpck_error *err);
 /* key: "rank_pattern" or "alpha_pattern"; patterns and used: (n), whether a module has its value from the pattern. */
 int layout_check_patterns(const struct layout *l, const char *key, const struct train_pattern *patterns, size_t n,
                           const bool *used, struct fsdpck_error *err);

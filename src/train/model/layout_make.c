@@ -10,6 +10,7 @@
 #include "arrays/grow.h"
 #include "config/target.h"
 #include "model/family.h"
+#include "model/expert_pairs.h"
 #include "model/flux2_layout.h"
 #include "model/layout_build.h"
 #include "model/layout_check.h"
@@ -26,13 +27,13 @@ static void refuse_saved_expert(struct layout_builder *b, const struct linear *x
 }
 
 static struct linear add_expert_linear(struct layout_builder *b, uint32_t group, int64_t nin, int64_t nout,
-                                       const char *expert, const char *name)
+                                       const char *expert, const char *name, const struct expert_pairs *pairs)
 {
     char path[LAYOUT_NAME];
     snprintf(path, sizeof path, "%.200s.%s", expert, name);
     struct linear x = build_weight(b, group, nin, nout, path);
     refuse_saved_expert(b, &x);
-    build_choose_adapter(b, &x, LAYER_EXPERT);
+    expert_pairs_choose_adapter(b, pairs, &x);
     return x;
 }
 
@@ -47,6 +48,7 @@ static void add_router(struct layout_builder *b, uint32_t group, const char *blo
         layer->router.bias = build_param(b, group, m->nexperts, 0, path, ".bias");
     else
         build_choose_adapter(b, &layer->router, LAYER_EXPERT);
+    router_pair_choose(b, block, &layer->router);
     build_adapters(b, group, (struct linear *[]){ &layer->router }, 1);
     layer->router_bias =
         m->sigmoid ? build_base_param(b, group, m->nexperts, 0, path, path, ".e_score_correction_bias", true) : -1;
@@ -106,7 +108,8 @@ static void add_fused_experts(struct layout_builder *b, uint32_t group, const ch
 }
 
 /* Each expert's weights are tensors of their own, as most models are published. */
-static void add_single_experts(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
+static void add_single_experts(struct layout_builder *b, uint32_t group, const char *block,
+                               const struct expert_pairs *pairs, struct layer *layer)
 {
     const struct model *m = b->m;
     const struct family *f = m->family;
@@ -115,18 +118,21 @@ static void add_single_experts(struct layout_builder *b, uint32_t group, const c
         struct mlp *x = &layer->experts[layer->nexperts++];
         snprintf(name, sizeof name, "%.40s.%lld", f->modules.experts, (long long)e);
         snprintf(path, sizeof path, "%.100s.%s", block, name);
-        x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.gate);
-        x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.up);
+        x->gate = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.gate, pairs);
+        x->up = add_expert_linear(b, group, m->hidden, m->expert_inner, path, f->modules.up, pairs);
         build_adapters(b, group, (struct linear *[]){ &x->gate, &x->up }, 2);
-        x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->modules.down);
+        x->down = add_expert_linear(b, group, m->expert_inner, m->hidden, path, f->modules.down, pairs);
         build_adapters(b, group, (struct linear *[]){ &x->down }, 1);
+        x->gate.expert = x->up.expert = x->down.expert = e;
     }
 }
 
 static void add_experts(struct layout_builder *b, uint32_t group, const char *block, struct layer *layer)
 {
     const size_t n = (size_t)b->m->nexperts;
+    struct expert_pairs pairs;
     add_router(b, group, block, layer);
+    expert_pairs_find(b, block, &pairs);
     layer->down_bias = -1;
     layer->experts = b->rc ? NULL : calloc(n, sizeof *layer->experts);
     if (!layer->experts && !b->rc)
@@ -134,9 +140,10 @@ static void add_experts(struct layout_builder *b, uint32_t group, const char *bl
     if (b->rc)
         return;
     if (b->m->family->modules.gate)
-        add_single_experts(b, group, block, layer);
+        add_single_experts(b, group, block, &pairs, layer);
     else
         add_fused_experts(b, group, block, layer);
+    expert_pairs_add(b, group, &pairs, layer);
 }
 
 static void add_mlp(struct layout_builder *b, uint32_t group, int64_t inner, bool bias, const char *path,
@@ -260,6 +267,8 @@ int layout_make(const struct model *m, const struct train_config *config, const 
         flux2_add(&b);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_names(&l, m, &config->lora, err);
+    if (!b.rc && config->lora.enabled)
+        b.rc = layout_check_parameters(&l, m, &config->lora, err);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_saved(&l, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)

@@ -47,10 +47,8 @@ static struct kern_lora_segment segment_of(const struct compute *c, const struct
     return (struct kern_lora_segment){ .nrow = c->batch.ntok,
                                        .r = lin->r,
                                        .scale = lin->scale,
-                                       .a = value_of(c, lin->a),
-                                       .b = value_of(c, lin->b),
-                                       .da = grad_of(c, lin->a),
-                                       .db = grad_of(c, lin->b),
+                                       .a = pair_a(c, lin),
+                                       .da = pair_da(c, lin),
                                        .pitch_da = lin->nin,
                                        .pitch_db = lin->r,
                                        .dropout = linear_dropout(c, lin) };
@@ -77,16 +75,16 @@ static const struct linear *first_of(const struct bundle *b)
 static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
 {
     const int64_t nin = b->layers[0]->nin;
-    const struct kern_cmat first = value_of(c, first_of(b)->a);
+    const struct kern_cmat first = pair_a(c, first_of(b));
     bool together = first.dtype == c->dtype;
     for (int i = 0; i < b->n; i++)
         together = together &&
-                   (!b->layers[i]->r || value_of(c, b->layers[i]->a).data ==
+                   (!b->layers[i]->r || pair_a(c, b->layers[i]).data ==
                                             (const char *)first.data + b->at[i] * nin * kern_dtype_bytes(c->dtype));
     for (int i = 0; i < b->n && !together; i++) {
         struct kern_mat rows = mat(c, (char *)c->a_joint + b->at[i] * nin * kern_dtype_bytes(c->dtype), nin);
         if (b->layers[i]->r)
-            c->device->ops->cast(c->stream, rows, value_of(c, b->layers[i]->a), b->layers[i]->r, nin);
+            c->device->ops->cast(c->stream, rows, pair_a(c, b->layers[i]), b->layers[i]->r, nin);
     }
     return together ? first : cmat(c, c->a_joint, nin);
 }
@@ -94,9 +92,9 @@ static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
 /* The gradients of all A as one matrix; NULL if they are not adjacent. */
 static float *joint_da(const struct compute *c, const struct bundle *b)
 {
-    float *first = grad_of(c, first_of(b)->a);
+    float *first = pair_da(c, first_of(b));
     for (int i = 0; i < b->n; i++)
-        if (b->layers[i]->r && grad_of(c, b->layers[i]->a) != first + b->at[i] * b->layers[0]->nin)
+        if (b->layers[i]->r && pair_da(c, b->layers[i]) != first + b->at[i] * b->layers[0]->nin)
             return NULL;
     return first;
 }
@@ -138,7 +136,7 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
         struct kern_lowrank low = { .nrow = c->batch.ntok,
                                     .r = lin->r,
                                     .s = kern_const(bundle_columns(c, b, i, s)),
-                                    .b = value_of(c, lin->b),
+                                    .b = pair_b(c, lin, 0),
                                     .trans_b = true,
                                     .alpha = 1 };
         struct kern_gemm gemm = { .m = c->batch.ntok,
@@ -165,15 +163,19 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
 static void up_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy)
 {
     for (int i = 0; i < b->n; i++) {
-        struct kern_lora_segment segment = segment_of(c, b->layers[i]);
-        struct kern_lora lora = lora_of(c, b->layers[i], &segment);
+        const struct linear *lin = b->layers[i];
+        struct kern_lora_segment segment = segment_of(c, lin);
+        struct kern_lora lora = lora_of(c, lin, &segment);
+        if (!lin->r)
+            continue;
+        segment.b = pair_b(c, lin, 0);
+        segment.db = pair_db(c, lin);
         lora.dy = dy[i];
         lora.s = bundle_columns(c, b, i, s);
         lora.ds = bundle_columns(c, b, i, c->ds);
-        if (b->layers[i]->r) {
-            c->device->ops->lora_grad_b(c->stream, &lora);
-            c->device->ops->lora_up_grad(c->stream, &lora);
-        }
+        c->device->ops->lora_grad_b(c->stream, &lora);
+        c->device->ops->lora_up_grad(c->stream, &lora);
+        pair_add_db(c, lin);
     }
 }
 
@@ -182,7 +184,7 @@ static void add_joint(struct compute *c, const struct bundle *b)
 {
     for (int i = 0; i < b->n; i++) {
         const struct linear *lin = b->layers[i];
-        struct kern_mat da = grad_mat(grad_of(c, lin->a), lin->nin);
+        struct kern_mat da = grad_mat(pair_da(c, lin), lin->nin);
         struct kern_mat part = grad_mat(c->da_joint + b->at[i] * lin->nin, lin->nin);
         if (lin->r)
             c->device->ops->add(c->stream, da, kern_const(da), kern_const(part), lin->r, lin->nin);
@@ -258,7 +260,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
             parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok,
                                                 .r = lin->r,
                                                 .s = kern_const(bundle_columns(c, b, i, c->ds)),
-                                                .b = value_of(c, lin->a),
+                                                .b = pair_a(c, lin),
                                                 .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
     }

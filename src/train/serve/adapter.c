@@ -112,10 +112,12 @@ int adapter_config_of(const struct serve *s, const struct serve_lora *lora, stru
 static int check_kind(const struct serve *s, const char *path, const struct train_lora_config *lora,
                       struct fsdpck_error *err)
 {
-    if (lora->use_dora || lora->nmodules_to_save)
+    if (lora->use_dora || lora->nmodules_to_save || lora->ntarget_parameters)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
                                 "an adapter with %s; LoRA of linear layers alone is served",
-                                lora->use_dora ? "DoRA" : "modules_to_save");
+                                lora->use_dora             ? "DoRA"
+                                : lora->ntarget_parameters ? "target_parameters"
+                                                           : "modules_to_save");
     if (lora->r > s->max_rank)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "an adapter of rank %llu; this server takes up to %llu",
                                 (unsigned long long)lora->r, (unsigned long long)s->max_rank);

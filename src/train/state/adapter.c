@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fsdpck/export.h>
+#include <fsdpck/lora.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +34,7 @@ static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
 static void add_names(void *ctx, const struct linear *const *layers, int n)
 {
     for (int i = 0; i < n; i++)
-        if (layers[i]->r)
+        if (layers[i]->r && !layers[i]->bare)
             json_object_set_new(ctx, strrchr(layers[i]->path, '.') + 1, json_true());
 }
 
@@ -58,6 +59,14 @@ static json_t *all_linear_of(const struct layout *l)
     return list;
 }
 
+static json_t *names_of(const char *const *names, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_string(names[i]));
+    return list;
+}
+
 static json_t *targets_of(const struct job *job)
 {
     const struct train_lora_config *lora = &job->config->lora;
@@ -65,18 +74,7 @@ static json_t *targets_of(const struct job *job)
         return json_string(lora->target_regex);
     if (lora->all_linear)
         return all_linear_of(&job->layout);
-    json_t *list = json_array();
-    for (size_t i = 0; i < lora->ntarget_names; i++)
-        json_array_append_new(list, json_string(lora->target_names[i]));
-    return list;
-}
-
-static json_t *saved_of(const struct train_lora_config *lora)
-{
-    json_t *list = lora->nmodules_to_save ? json_array() : json_null();
-    for (size_t i = 0; i < lora->nmodules_to_save; i++)
-        json_array_append_new(list, json_string(lora->modules_to_save[i]));
-    return list;
+    return names_of(lora->target_names, lora->ntarget_names);
 }
 
 static json_t *number(double value)
@@ -96,10 +94,16 @@ static json_t *settings_of(const struct train_config *c)
     json_object_set_new(o, "init_lora_weights", json_true());
     json_object_set_new(o, "lora_alpha", number(c->lora.alpha));
     json_object_set_new(o, "lora_dropout", json_real(c->lora.dropout));
-    json_object_set_new(o, "modules_to_save", saved_of(&c->lora));
+    json_object_set_new(o, "modules_to_save",
+                        c->lora.nmodules_to_save ? names_of(c->lora.modules_to_save, c->lora.nmodules_to_save)
+                                                 : json_null());
     json_object_set_new(o, "peft_type", json_string("LORA"));
     json_object_set_new(o, "r", json_integer((json_int_t)c->lora.r));
     json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
+    if (c->lora.ntarget_parameters) { /* the version says in which order B has the experts */
+        json_object_set_new(o, "peft_version", json_string(FSDPCK_LORA_FUSED_VERSION));
+        json_object_set_new(o, "target_parameters", names_of(c->lora.target_parameters, c->lora.ntarget_parameters));
+    }
     json_object_set_new(o, "task_type", c->pipeline ? json_null() : json_string("CAUSAL_LM"));
     json_object_set_new(o, "use_dora", json_boolean(c->lora.use_dora));
     json_object_set_new(o, "use_rslora", json_boolean(c->lora.use_rslora));
@@ -279,6 +283,21 @@ static int check_meaning(const json_t *theirs, const char *path, struct fsdpck_e
     return 0;
 }
 
+/* The factors of all experts lie in more than one order in files of the same names. */
+static int check_writer(const json_t *theirs, const char *path, struct fsdpck_error *err)
+{
+    const char *writer = json_string_value(json_object_get(theirs, "peft_version"));
+    if (is_off(json_object_get(theirs, "target_parameters")) || (writer && !fsdpck_lora_writer_swaps(writer)))
+        return 0;
+    fsdpck_error_set(
+        err, FSDPCK_ERR_UNSUPPORTED, path,
+        "key 'target_parameters': the adapter was written by %s%.40s; the form of PEFT " FSDPCK_LORA_FUSED_VERSION
+        " and later is supported",
+        writer ? "PEFT " : "no known release of PEFT", writer ? writer : "");
+    fsdpck_error_hint(err, "fsdpck export-lora --style peft-fused writes it so");
+    return err->code;
+}
+
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
     static const char *const refused[] = { "bias",
@@ -287,7 +306,6 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
                                            "layer_replication",
                                            "layers_to_transform",
                                            "layers_pattern",
-                                           "target_parameters",
                                            "trainable_token_indices",
                                            "use_qalora",
                                            "use_bdlora",
@@ -312,6 +330,8 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
     }
     if (!rc)
         rc = check_meaning(theirs, path, err);
+    if (!rc)
+        rc = check_writer(theirs, path, err);
     if (rc)
         json_decref(theirs);
     else
@@ -321,10 +341,15 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
 
 int adapter_put_lora(const char *folder, json_t *root, struct fsdpck_error *err)
 {
-    static const char *const keys[] = {
-        "r",       "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save",
-        "use_dora"
-    };
+    static const char *const keys[] = { "r",
+                                        "lora_alpha",
+                                        "use_rslora",
+                                        "target_modules",
+                                        "target_parameters",
+                                        "rank_pattern",
+                                        "alpha_pattern",
+                                        "modules_to_save",
+                                        "use_dora" };
     char path[ADAPTER_PATH];
     json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", folder, "r", 8, "lora_alpha", 8);
     int rc = lora ? adapter_config_read(folder, path, &theirs, err) : fsdpck_error_nomem(err, strlen(folder));
@@ -341,6 +366,8 @@ int adapter_put_lora(const char *folder, json_t *root, struct fsdpck_error *err)
     if (type && strcmp(type, "LORA") != 0)
         rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported",
                               type);
+    else if (!json_object_get(lora, "target_modules") && json_object_get(lora, "target_parameters"))
+        json_object_set_new(lora, "target_modules", json_array());
     else if (!json_object_get(lora, "target_modules"))
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'target_modules' is missing");
     json_decref(theirs);

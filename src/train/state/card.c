@@ -138,14 +138,13 @@ static void put_targets(FILE *f, const struct train_lora_config *lora)
     fputs(" |\n", f);
 }
 
-static void put_saved(FILE *f, const struct train_lora_config *lora)
+/* A row; nothing without names. */
+static void put_names(FILE *f, const char *key, const char *const *names, size_t n)
 {
-    if (lora->nmodules_to_save == 0)
-        return;
-    fputs("| modules_to_save | ", f);
-    for (size_t i = 0; i < lora->nmodules_to_save; i++)
-        fprintf(f, "%s%s", i ? ", " : "", lora->modules_to_save[i]);
-    fputs(" |\n", f);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, i ? "%s%s" : "| %s | %s", i ? ", " : key, names[i]);
+    if (n)
+        fputs(" |\n", f);
 }
 
 static void put_settings(FILE *f, const struct job *job)
@@ -157,7 +156,8 @@ static void put_settings(FILE *f, const struct job *job)
             (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout, c->lora.use_rslora ? ", rsLoRA" : "",
             c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
-    put_saved(f, &c->lora);
+    put_names(f, "target_parameters", c->lora.target_parameters, c->lora.ntarget_parameters);
+    put_names(f, "modules_to_save", c->lora.modules_to_save, c->lora.nmodules_to_save);
     fprintf(f, "| learning rate | %g, %s, %llu step%s of warmup |\n", c->train.learning_rate,
             train_config_word("train.lr_scheduler_type", c->train.scheduler, word), (unsigned long long)warmup,
             fsdpck_plural(warmup));

@@ -20,6 +20,7 @@ static const char *const of_lora[] = { "lora.r",
                                        "lora.rank_pattern",
                                        "lora.alpha_pattern",
                                        "lora.target_modules",
+                                       "lora.target_parameters",
                                        "lora.modules_to_save" };
 #define COUNT(list) (sizeof list / sizeof list[0])
 
@@ -86,6 +87,7 @@ static void put_lora(json_t *settings, const struct train_lora_config *lora)
                         lora->all_linear     ? json_string("all-linear")
                         : lora->target_regex ? json_string(lora->target_regex)
                                              : names(lora->target_names, lora->ntarget_names));
+    json_object_set_new(settings, "lora.target_parameters", names(lora->target_parameters, lora->ntarget_parameters));
     json_object_set_new(settings, "lora.modules_to_save", names(lora->modules_to_save, lora->nmodules_to_save));
 }
 

@@ -93,6 +93,8 @@ struct train_lora_config {
     const char *const *target_names; /* (ntarget_names) set if target_modules is a list */
     size_t ntarget_names;
     bool all_linear;
+    const char *const *target_parameters; /* (ntarget_parameters) parameters that get a pair of factors */
+    size_t ntarget_parameters;
     const struct train_pattern *rank_pattern, *alpha_pattern; /* (nrank_pattern), (nalpha_pattern) */
     size_t nrank_pattern, nalpha_pattern;
     const char *const *modules_to_save; /* (nmodules_to_save) suffixes of the paths of modules that are trained in full,
