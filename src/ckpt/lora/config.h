@@ -42,6 +42,9 @@ int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *mod
 bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module);
 /* Returns whether target_parameters includes this parameter: "model.layers.0.mlp.experts.down_proj". */
 bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, const char *parameter);
+/* Returns whether target_parameters includes the weight of this module: a parameter that is a matrix has an ordinary
+ * pair, under the path of its module. */
+bool fsdpck_lora_config_targets_weight(const struct fsdpck_lora_config *c, const char *module);
 /* Returns the release of PEFT that wrote the configuration, or NULL. */
 const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c);
 /* Returns whether target_modules exists and can be kept. */

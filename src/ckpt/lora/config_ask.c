@@ -33,24 +33,6 @@ static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, 
     return 0;
 }
 
-int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r,
-                            struct fsdpck_error *err)
-{
-    const json_t *v;
-    int rc = find_in_pattern(c, "rank_pattern", module, &v, err);
-    *r = !rc && v ? (uint64_t)json_integer_value(v) : c->r;
-    return rc;
-}
-
-int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha,
-                             struct fsdpck_error *err)
-{
-    const json_t *v;
-    int rc = find_in_pattern(c, "alpha_pattern", module, &v, err);
-    *alpha = !rc && v ? json_number_value(v) : c->alpha;
-    return rc;
-}
-
 /* PEFT's rule for lists of names: the path itself, or its end after a dot. */
 static const char *name_among(const json_t *list, const char *module)
 {
@@ -64,24 +46,50 @@ static const char *name_among(const json_t *list, const char *module)
     return NULL;
 }
 
-bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
-{
-    const json_t *v = json_object_get(c->doc, "target_modules");
-    return json_is_string(v) ? strcmp(json_string_value(v), "all-linear") != 0
-                             : json_is_array(v) && json_array_size(v) > 0;
-}
-
 bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, const char *parameter)
 {
     return name_among(json_object_get(c->doc, "target_parameters"), parameter) != NULL;
 }
 
-/* A parameter that is a matrix has an ordinary pair, under the path of its module. */
-static bool targets_weight(const struct fsdpck_lora_config *c, const char *module)
+bool fsdpck_lora_config_targets_weight(const struct fsdpck_lora_config *c, const char *module)
 {
     char name[1024];
     snprintf(name, sizeof name, "%.1000s.weight", module);
     return fsdpck_lora_config_targets_parameter(c, name);
+}
+
+/* Patterns match what was targeted: the module, or its weight. */
+static int find_for_module(const struct fsdpck_lora_config *c, const char *key, const char *module,
+                           const json_t **found, struct fsdpck_error *err)
+{
+    char weight[1024];
+    snprintf(weight, sizeof weight, "%.1000s.weight", module);
+    return find_in_pattern(c, key, fsdpck_lora_config_targets_weight(c, module) ? weight : module, found, err);
+}
+
+int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r,
+                            struct fsdpck_error *err)
+{
+    const json_t *v;
+    int rc = find_for_module(c, "rank_pattern", module, &v, err);
+    *r = !rc && v ? (uint64_t)json_integer_value(v) : c->r;
+    return rc;
+}
+
+int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha,
+                             struct fsdpck_error *err)
+{
+    const json_t *v;
+    int rc = find_for_module(c, "alpha_pattern", module, &v, err);
+    *alpha = !rc && v ? json_number_value(v) : c->alpha;
+    return rc;
+}
+
+bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
+{
+    const json_t *v = json_object_get(c->doc, "target_modules");
+    return json_is_string(v) ? strcmp(json_string_value(v), "all-linear") != 0
+                             : json_is_array(v) && json_array_size(v) > 0;
 }
 
 const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c)
@@ -99,7 +107,7 @@ bool fsdpck_lora_writer_swaps(const char *release)
 bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module)
 {
     const json_t *v = json_object_get(c->doc, "target_modules");
-    if (!fsdpck_lora_config_has_targets(c) || targets_weight(c, module))
+    if (!fsdpck_lora_config_has_targets(c) || fsdpck_lora_config_targets_weight(c, module))
         return true;
     return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) != PATTERN_NO
                              : name_among(v, module) != NULL;

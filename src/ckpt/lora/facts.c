@@ -182,8 +182,33 @@ static int default_rank(struct fsdpck_lora_adapter *a, uint64_t *best, struct fs
     return 0;
 }
 
-static void add_pattern(struct fsdpck_text *t, const char *key, bool rank, const struct fsdpck_lora_module *m)
+/* Whether PEFT adapts the module's weight as a parameter: as the configuration has it, beside fused experts. */
+static bool is_parameter(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m)
 {
+    bool fused = false;
+    for (size_t i = 0; i < a->modules.count && !fused; i++)
+        fused = lora_modules(a)[i].wrapper != NULL;
+    return fused && !m->wrapper && fsdpck_lora_config_targets_weight(&a->config, m->path);
+}
+
+/* The key of a module in patterns and lists, given its path or the last part of that; NULL: no memory. */
+static const char *key_of(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, const char *path,
+                          struct fsdpck_error *err)
+{
+    const size_t nbytes = strlen(path) + sizeof ".weight";
+    char *text = is_parameter(a, m) ? fsdpck_arena_alloc(&a->arena, nbytes, err) : NULL;
+    if (!text)
+        return is_parameter(a, m) ? NULL : path;
+    snprintf(text, nbytes, "%s.weight", path);
+    return text;
+}
+
+static int add_pattern(struct fsdpck_lora_adapter *a, struct fsdpck_text *t, const char *path, bool rank,
+                       const struct fsdpck_lora_module *m, struct fsdpck_error *err)
+{
+    const char *key = key_of(a, m, path, err);
+    if (!key)
+        return FSDPCK_ERR_NOMEM;
     fsdpck_text_printf(t, t->nbytes > 1 ? "," : "");
     fsdpck_text_json(t, key);
     fsdpck_text_printf(t, ":");
@@ -191,6 +216,7 @@ static void add_pattern(struct fsdpck_text *t, const char *key, bool rank, const
         fsdpck_text_printf(t, "%llu", (unsigned long long)m->r);
     else
         fsdpck_lora_config_number(t, m->alpha);
+    return 0;
 }
 
 static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, bool rank,
@@ -199,16 +225,20 @@ static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, 
     struct fsdpck_text t = { 0 };
     const struct fsdpck_lora_module *m = lora_modules(a);
     const struct group *list = g->list.data;
+    int rc = 0;
     fsdpck_text_printf(&t, "{");
-    for (size_t i = 0; i < g->list.count; i++)
+    for (size_t i = 0; i < g->list.count && !rc; i++)
         if (list[i].agree && (rank ? list[i].first->r != f->r : list[i].first->alpha != f->alpha))
-            add_pattern(&t, list[i].key, rank, list[i].first);
-    for (size_t i = 0; i < a->modules.count; i++)
+            rc = add_pattern(a, &t, list[i].key, rank, list[i].first, err);
+    for (size_t i = 0; i < a->modules.count && !rc; i++)
         if (!list[fsdpck_names_find(&g->names, last_part(m[i].path))].agree &&
             (rank ? m[i].r != f->r : m[i].alpha != f->alpha))
-            add_pattern(&t, m[i].path, rank, &m[i]);
+            rc = add_pattern(a, &t, m[i].path, rank, &m[i], err);
     fsdpck_text_printf(&t, "}");
-    return keep(a, &t, out, err);
+    if (!rc)
+        return keep(a, &t, out, err);
+    fsdpck_text_free(&t);
+    return rc;
 }
 
 static int by_text(const void *x, const void *y)
@@ -232,14 +262,18 @@ static int write_list(struct fsdpck_lora_adapter *a, const char **names, size_t 
     return keep(a, &t, out, err);
 }
 
-/* "experts.gate_up_proj", of modules that are parameters to PEFT. */
-static int write_parameters(struct fsdpck_lora_adapter *a, const char **out, struct fsdpck_error *err)
+/* "experts.gate_up_proj", "gate.weight": of modules that are parameters to PEFT. */
+static int write_parameters(struct fsdpck_lora_adapter *a, bool regular, const char **out, struct fsdpck_error *err)
 {
     const char **names = fsdpck_arena_array(&a->arena, a->modules.count, sizeof *names, err);
     size_t n = 0;
-    for (size_t i = 0; names && i < a->modules.count; i++)
-        if (lora_modules(a)[i].wrapper)
-            names[n++] = strrchr(lora_modules(a)[i].path, '.') - strlen("experts");
+    for (size_t i = 0; names && i < a->modules.count; i++) {
+        const struct fsdpck_lora_module *m = &lora_modules(a)[i];
+        if (m->wrapper)
+            names[n++] = strrchr(m->path, '.') - strlen("experts");
+        else if (is_parameter(a, m) && !(names[n++] = key_of(a, m, regular ? last_part(m->path) : m->path, err)))
+            return FSDPCK_ERR_NOMEM;
+    }
     return !names ? FSDPCK_ERR_NOMEM : n ? write_list(a, names, n, out, err) : 0;
 }
 
@@ -248,7 +282,7 @@ static int write_targets(struct fsdpck_lora_adapter *a, bool regular, const char
     const char **names = fsdpck_arena_array(&a->arena, a->modules.count, sizeof *names, err);
     size_t n = 0;
     for (size_t i = 0; names && i < a->modules.count; i++)
-        if (!lora_modules(a)[i].wrapper)
+        if (!lora_modules(a)[i].wrapper && !is_parameter(a, &lora_modules(a)[i]))
             names[n++] = regular ? last_part(lora_modules(a)[i].path) : lora_modules(a)[i].path;
     return names ? write_list(a, names, n, out, err) : FSDPCK_ERR_NOMEM;
 }
@@ -293,7 +327,7 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
     if (!rc && (out->one_by_one || !fsdpck_lora_config_has_targets(&a->config)))
         rc = write_targets(a, regular, &out->target_modules, err);
     if (!rc)
-        rc = write_parameters(a, &out->target_parameters, err);
+        rc = write_parameters(a, regular, &out->target_parameters, err);
     if (!rc)
         rc = write_saved(a, &out->modules_to_save, err);
     free_groups(&g);

@@ -166,6 +166,7 @@ static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_m
         rc = fsdpck_lora_merge_expert(m, module, &done, err);
         if (rc || done)
             return rc;
+        rc = fsdpck_lora_merge_router(m, module->path, &name, err);
     }
     if (!rc)
         rc = fsdpck_lora_merge_target(m, name, module->a, &t, err);

@@ -55,6 +55,24 @@ static bool has(const struct fsdpck_lora_merge *m, const char *name)
     return fsdpck_names_find(&m->names, name) != SIZE_MAX;
 }
 
+int fsdpck_lora_merge_router(struct fsdpck_lora_merge *m, const char *path, const char **name, struct fsdpck_error *err)
+{
+    static const char gate[] = ".gate";
+    char other[1024];
+    size_t n = strlen(path), stem = n > sizeof gate ? n - (sizeof gate - 1) : 0;
+    for (int i = 0; i < 2; i++) {
+        const size_t k = strlen(blocks[i]);
+        if (stem <= k || strcmp(path + stem, gate) != 0 || strncmp(path + stem - k, blocks[i], k) != 0)
+            continue;
+        snprintf(other, sizeof other, "%.*s%s%s.weight", (int)(stem - k), path, blocks[1 - i], gate);
+        if (!has(m, other))
+            return 0;
+        *name = fsdpck_arena_strndup(&m->arena, other, strlen(other), err);
+        return *name ? 0 : FSDPCK_ERR_NOMEM;
+    }
+    return 0;
+}
+
 /* ---- one by one ---- */
 
 static int add_single(struct fsdpck_lora_merge *m, const struct expert *x, const char *name, uint64_t first,

@@ -63,6 +63,10 @@ int fsdpck_lora_merge_product(struct fsdpck_lora_merge *m, struct lora_target *t
  * if it is no expert of a layer whose experts the base has. */
 int fsdpck_lora_merge_expert(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, bool *done,
                              struct fsdpck_error *err);
+/* Replaces *name, which the base lacks, by the name that the base has for the weight of a router at path, by the same
+ * two conventions. */
+int fsdpck_lora_merge_router(struct fsdpck_lora_merge *m, const char *path, const char **name,
+                             struct fsdpck_error *err);
 /* After the products: assigns whole parameters, then trained tokens, to their targets. */
 int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 int fsdpck_lora_merge_tokens(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
