@@ -275,8 +275,10 @@ class Moe(Tests):
 
     def parameters(self, family):
         """An adapter of parameters: taken out of a checkpoint, merged, and as pairs of single experts."""
-        model = self.model_of(family)
-        run, _ = self.train(f"parameters-{family}", model, "--ranks", "3", lora=PARAMETERS,
+        model, router = self.model_of(family), {"qwen2": ["mlp.gate.weight"], "gpt_oss": ["router.weight"]}
+        parameters = {**PARAMETERS, "target_parameters": PARAMETERS["target_parameters"] + router.get(family, []),
+                      "rank_pattern": {"gate_up_proj": 3, **dict.fromkeys(router.get(family, []), 2)}}
+        run, _ = self.train(f"parameters-{family}", model, "--ranks", "3", lora=parameters,
                             checkpoint={"save_steps": STEPS},
                             sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
         adapter, checkpoint = run / "adapter", run / f"checkpoints/step-{STEPS:06d}"
@@ -287,24 +289,56 @@ class Moe(Tests):
         if {n: x.tobytes() for n, x in files[0].items()} != {n: x.tobytes() for n, x in files[1].items()}:
             raise Failure(f"tensors out of the checkpoint: {sorted(files[0].keys() ^ files[1].keys())[:4]}, or values")
         config = json.loads((adapter / "adapter_config.json").read_text())
-        if (config["target_parameters"], config["peft_version"]) != (PARAMETERS["target_parameters"], "0.19.1"):
+        if (config["target_parameters"], config["peft_version"]) != (parameters["target_parameters"], "0.19.1"):
             raise Failure(f"adapter_config.json: {config}")
-        want = self.loss("of adapter", model, {**PARAMETERS, "init_adapter": str(adapter)})
-        losses = {"merged": self.loss("of merged", merged, LORA)}
+        want = self.loss("of adapter", model, {**parameters, "init_adapter": str(adapter)})
+        losses, folders = {"merged": self.loss("of merged", merged, LORA)}, [exported]
         if family == "mixtral":
             self.convert("export-lora", "--style", "vllm", "--base", model, adapter, single)
-            lora = json.loads((single / "adapter_config.json").read_text())
-            losses["single"] = self.loss("of single", model, {
-                **{key: lora[key] for key in ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "target_modules")},
-                "init_adapter": str(single)})
+            folders.append(single)
+        for folder in folders:
+            lora = json.loads((folder / "adapter_config.json").read_text())
+            keys = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "target_modules", "target_parameters")
+            lora = {**{key: lora.get(key) for key in keys}, "init_adapter": str(folder)}
+            losses[folder.name] = self.loss(f"of {folder.name}", model, lora)
         for name, loss in losses.items():
             self.near(f"the loss, {name},", abs(loss - want), 1e-4)
         if abs(self.loss("of base", model, LORA) - want) < 1e-2:
             raise Failure("the adapter changes nothing")
         (adapter / "adapter_config.json").write_text(json.dumps({**config, "peft_version": "0.18.1"}))
-        _, said = self.train("swapped", model, want=3, lora={**PARAMETERS, "init_adapter": str(adapter)})
+        _, said = self.train("swapped", model, want=3, lora={**parameters, "init_adapter": str(adapter)})
         if "written by PEFT 0.18.1; the form of PEFT 0.19.1 and later is supported" not in said:
             raise Failure(f"an adapter of PEFT 0.18.1: {said[-300:]}")
+
+    def fused(self, family):
+        """Of a folder with all experts of a layer in one tensor, as transformers 5 has them: the bits of the published
+        one, whose names are written."""
+        model, base = self.model_of(family), self.tmp / f"{family}.fused"
+        self.convert("export", model, base, "--names", "transformers")
+        last = {"checkpoint": {"save_steps": STEPS}}
+        for kind, sections in (("full", {"checkpoint": {"export_model": True}}), ("LoRA", {**last, "lora": LORA}),
+                               ("nf4", {**last, "lora": PARAMETERS, "dtype": {"base": "nf4"}})):
+            want = self.bits(self.train(f"published-{kind}", model, "--ranks", "1", **sections)[0])
+            out, said = self.train(f"fused-{kind}", base, "--ranks", "3", **sections)
+            if self.bits(out) != want or said.count("are taken one by one, as published") != 1:
+                raise Failure(f"{kind}: other bits than of the published folder, or not one note: {said[:600]}")
+        names, wanted = self.model(self.tmp / "fused-full").keys(), read_safetensors(model / "model.safetensors").keys()
+        if names != wanted:
+            raise Failure(f"tensors: {sorted(names ^ wanted)[:4]}")
+        checkpoint = self.tmp / f"fused-LoRA/checkpoints/step-{STEPS:06d}"
+        merged = self.tmp / f"{family}.fused-merged"
+        self.convert("merge-lora", checkpoint, merged)
+        going_on = {**LORA, "init_adapter": str(self.tmp / "fused-LoRA/adapter")}
+        losses = self.loss("of adapter", base, going_on), self.loss("of merged", merged, LORA)
+        self.near("the loss of the merged model", abs(losses[0] - losses[1]), 1e-4)
+        self.convert("verify", checkpoint)
+        tensors = {name: x.copy() for name, x in read_safetensors(base / "model.safetensors").items()}
+        next(x for n, x in tensors.items() if n.endswith("experts.down_proj"))[1, 2, 3] += 1
+        write_safetensors(base / "model.safetensors", tensors)
+        done = subprocess.run([str(self.fsdpck), "verify", str(checkpoint)], capture_output=True, text=True,
+                              timeout=LIMIT_S)
+        if done.returncode != 1 or "experts.1." not in done.stdout + done.stderr:
+            raise Failure(f"verify on another base: exit code {done.returncode}: {done.stdout}{done.stderr}")
 
     def loss(self, title, model, lora):
         """Of the first step."""
@@ -397,6 +431,8 @@ def main():
     t.check("exported", t.exported)
     for family in ("mixtral", "qwen2", "gpt_oss"):
         t.check(f"parameters: {family}", t.parameters, family)
+    for family in ("mixtral",) if args.quick else ("mixtral", "glm"):
+        t.check(f"fused: {family}", t.fused, family)
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)
     t.check("planned", t.planned)

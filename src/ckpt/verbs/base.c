@@ -14,6 +14,7 @@
 #include "engine/source_impl.h"
 #include "tensor/box.h"
 #include "tensor/rows.h"
+#include "view/experts.h"
 
 #define PIECE_NBYTES (8u << 20)
 
@@ -127,15 +128,31 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
 
 /* ---- all tensors ---- */
 
+/* Whether the trainer read single experts out of a base that holds all experts of a layer in one tensor. */
+static bool was_cut(const struct fsdpck_source *src, const struct fsdpck_source *base)
+{
+    bool wanted = false, single = false, fused = false;
+    for (size_t i = 0; i < src->base->ntensors; i++)
+        wanted = wanted || fsdpck_expert_is_single_name(src->base->tensors[i].name);
+    for (size_t i = 0; i < base->tensors.count; i++) {
+        const char *name = source_tensors(base)[i].name;
+        single = single || fsdpck_expert_is_single_name(name);
+        fused = fused || (fsdpck_expert_is_name(name) && !fsdpck_expert_is_single_name(name));
+    }
+    return wanted && fused && !single;
+}
+
 /* Opens the base a second time, with its weights as the trainer held them. */
-static int open_held(const struct fsdpck_source *base, const char *how, struct fsdpck_source **out,
+static int open_held(const struct fsdpck_source *base, bool cut, const char *how, struct fsdpck_source **out,
                      struct fsdpck_error *err)
 {
     struct fsdpck_options quiet = base->opt;
     quiet.note = NULL;
     quiet.progress = NULL;
     int rc = fsdpck_source_open(base->path, fsdpck_source_kind(base), &quiet, out, err);
-    return rc ? rc : fsdpck_source_hold(*out, how, err);
+    if (!rc && cut)
+        rc = fsdpck_source_set_names(*out, "hf", NULL, err);
+    return rc || !how ? rc : fsdpck_source_hold(*out, how, err);
 }
 
 static int compare_all(const struct fsdpck_source *src, struct comparison *c)
@@ -159,7 +176,8 @@ int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *b
                             .err = err ? err : &own };
     if (!src->base)
         return 0;
-    int rc = src->base->held ? open_held(base, src->base->held, &held, c.err) : 0;
+    const bool cut = was_cut(src, base);
+    int rc = cut || src->base->held ? open_held(base, cut, src->base->held, &held, c.err) : 0;
     c.base = held ? held : base;
     if (!rc && !quick)
         rc = fsdpck_rows_init(&c.rows, c.err);

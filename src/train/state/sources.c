@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/family.h"
 #include "rank/files.h"
 
 static bool is_float(enum fsdpck_dtype dtype)
@@ -72,7 +73,24 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
     return 0;
 }
 
-int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out, struct fsdpck_error *err)
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* Whether all experts of a layer are in one tensor, as transformers 5 holds them, and their family is published with a
+ * tensor for each. */
+static bool has_fused_experts(const struct model *m, const struct fsdpck_source *src)
+{
+    bool any = false;
+    for (size_t i = 0; m->nexperts && m->family->modules.gate && i < fsdpck_source_ntensors(src) && !any; i++)
+        any = ends_with(fsdpck_source_tensor(src, i)->name, ".mlp.experts.gate_up_proj");
+    return any;
+}
+
+static int open_with(const struct job *job, bool adapter, const struct fsdpck_options *fs, struct fsdpck_source **out,
+                     struct fsdpck_error *err)
 {
     const char *path = adapter ? job->config->lora.init_adapter : job->config->model;
     char file[FILES_PATH], word[TRAIN_WORD_NBYTES];
@@ -83,7 +101,9 @@ int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out
         path = file;
     }
     if (!rc)
-        rc = fsdpck_source_open(path, NULL, &job->fs, out, err);
+        rc = fsdpck_source_open(path, NULL, fs, out, err);
+    if (!rc && !adapter && has_fused_experts(&job->model, *out))
+        rc = fsdpck_source_set_names(*out, "hf", NULL, err);
     if (rc || adapter)
         return rc;
     rc = fsdpck_source_hold(*out, train_config_word("dtype.base", job->config->dtype.base, word), err);
@@ -92,6 +112,13 @@ int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out
         fsdpck_error_hint(err, "\"dtype\": {\"base\": \"as stored\"} takes the weights as the model's files hold them");
     }
     return rc;
+}
+
+int sources_open(const struct job *job, bool adapter, struct fsdpck_source **out, struct fsdpck_error *err)
+{
+    struct fsdpck_options quiet = job->fs; /* check_source() lets the notes be said, once */
+    quiet.note = NULL;
+    return open_with(job, adapter, &quiet, out, err);
 }
 
 /* --- copies --- */
@@ -268,12 +295,6 @@ static int check_tied_head(const struct job *job, struct fsdpck_source *src, con
     return err->code;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* Notes tensors that the model has no place for, as transformers does. Tables of rotary positions (in older files) and
  * optimizer states (in checkpoints) are expected. */
 static int account_base(const struct job *job, struct fsdpck_source *src, const bool *used, struct fsdpck_error *err)
@@ -310,7 +331,7 @@ static int check_source(const struct job *job, bool adapter, struct fsdpck_error
 {
     struct fsdpck_source *src;
     bool *used = NULL;
-    int rc = sources_open(job, adapter, &src, err);
+    int rc = open_with(job, adapter, &job->fs, &src, err);
     if (!rc && !(used = calloc(fsdpck_source_ntensors(src) + 1, sizeof *used)))
         rc = fsdpck_error_nomem(err, fsdpck_source_ntensors(src));
     if (!rc)
