@@ -11,6 +11,50 @@ struct operands {
     const struct kern_dropout *dropout;
 };
 
+/* Rows first … first+n-1 of a matrix with one column, whose elements may lie apart: a strip of them costs as one of a
+ * row, where a strip for each row would cost more than its element. */
+static void take_column(const struct cpu_simd *simd, struct kern_cmat m, int64_t first, int64_t n, float *strip)
+{
+    uint16_t narrow[CPU_STRIP];
+    for (int64_t i = 0; i < n && m.dtype == KERN_F32; i++)
+        strip[i] = ((const float *)m.data)[(first + i) * m.pitch];
+    for (int64_t i = 0; i < n && m.dtype == KERN_BF16; i++)
+        narrow[i] = ((const uint16_t *)m.data)[(first + i) * m.pitch];
+    if (m.dtype == KERN_BF16)
+        simd->widen(strip, narrow, n);
+}
+
+static void put_column(const struct cpu_simd *simd, struct kern_mat m, int64_t first, int64_t n, const float *strip)
+{
+    uint16_t narrow[CPU_STRIP];
+    if (m.dtype == KERN_BF16)
+        simd->narrow(narrow, strip, n);
+    for (int64_t i = 0; i < n && m.dtype == KERN_BF16; i++)
+        ((uint16_t *)m.data)[(first + i) * m.pitch] = narrow[i];
+    for (int64_t i = 0; i < n && m.dtype == KERN_F32; i++)
+        ((float *)m.data)[(first + i) * m.pitch] = strip[i];
+}
+
+static void cast_column(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t first, int64_t n)
+{
+    const struct operands *o = ctx;
+    float strip[CPU_STRIP];
+    (void)row;
+    take_column(simd, o->a, first, n, strip);
+    put_column(simd, o->y, first, n, strip);
+}
+
+static void add_column(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t first, int64_t n)
+{
+    const struct operands *o = ctx;
+    float a[CPU_STRIP], b[CPU_STRIP];
+    (void)row;
+    take_column(simd, o->a, first, n, a);
+    take_column(simd, o->b, first, n, b);
+    simd->add(a, a, b, n);
+    put_column(simd, o->y, first, n, a);
+}
+
 static void cast_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
 {
     const struct operands *o = ctx;
@@ -21,7 +65,10 @@ static void cast_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int6
 void cpu_cast(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, int64_t nrow, int64_t ncol)
 {
     struct operands o = { .y = dst, .a = src };
-    cpu_for_strips(stream, nrow, ncol, cast_strip, &o);
+    if (ncol == 1)
+        cpu_for_strips(stream, 1, nrow, cast_column, &o);
+    else
+        cpu_for_strips(stream, nrow, ncol, cast_strip, &o);
 }
 
 static void add_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
@@ -36,7 +83,10 @@ void cpu_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat a
              int64_t ncol)
 {
     struct operands o = { .y = dst, .a = a, .b = b };
-    cpu_for_strips(stream, nrow, ncol, add_strip, &o);
+    if (ncol == 1)
+        cpu_for_strips(stream, 1, nrow, add_column, &o);
+    else
+        cpu_for_strips(stream, nrow, ncol, add_strip, &o);
 }
 
 static void scale_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)

@@ -9,7 +9,7 @@
 
 static const struct {
     int64_t nrow, ncol;
-} shapes[] = { { 1, 1 }, { 7, 5 }, { 300, 33 }, { 3, 2104 }, { 3, 2100 }, { 1, 20000 } };
+} shapes[] = { { 1, 1 }, { 7, 5 }, { 300, 33 }, { 3, 2104 }, { 3, 2100 }, { 1, 20000 }, { 5000, 1 } };
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
 
 static double silu(double x)
@@ -202,6 +202,27 @@ static void dropout(struct rig *rig)
     matrix_free(&x), matrix_free(&y);
 }
 
+/* A column whose elements lie apart, as one of the rows of a transposed matrix; what lies between them stays. */
+static void columns(struct rig *rig)
+{
+    enum { NROW = 3000, PITCH = 7 };
+    struct matrix x = matrix_random(rig, NROW, PITCH, rig->dtype, 1),
+                  y = matrix_random(rig, NROW, PITCH, rig->dtype, 1);
+    double *want = zeros(NROW * PITCH);
+    struct kern_mat to = view(&y);
+    struct kern_cmat from = cview(&x);
+    const int64_t nbytes = kern_dtype_bytes(rig->dtype);
+    to.data = (char *)to.data + 2 * nbytes;
+    from.data = (const char *)from.data + 5 * nbytes;
+    for (int64_t i = 0; i < NROW * PITCH; i++)
+        want[i] = i % PITCH == 2 ? 2 * at(&x, i / PITCH, 5) : at(&y, i / PITCH, i % PITCH);
+    rig->ops->cast(rig->stream, to, from, NROW, 1);
+    rig->ops->add(rig->stream, to, kern_const(to), from, NROW, 1);
+    check_matrix(rig, &y, want, 1e-7, "a column");
+    must_free(want);
+    matrix_free(&x), matrix_free(&y);
+}
+
 /* Special fp32 values: ties, the largest, infinities, NaN, subnormals. */
 static void casts(struct rig *rig)
 {
@@ -236,11 +257,13 @@ static void casts(struct rig *rig)
 TEST(elementwise)
 TEST(indices)
 TEST(dropout)
+TEST(columns)
 TEST(casts)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_elementwise), cmocka_unit_test(test_indices),
-                                        cmocka_unit_test(test_dropout), cmocka_unit_test(test_casts) };
+                                        cmocka_unit_test(test_dropout), cmocka_unit_test(test_columns),
+                                        cmocka_unit_test(test_casts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
