@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dequantizes rows: computes the scales of a strip, then lets the vector loops multiply group by group. */
+/* Dequantizes rows: computes the scales of a strip, then lets the vector loops multiply group by group. Rows that
+ * become columns are dequantized tile by tile. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -17,7 +18,8 @@ static float e4m3(uint8_t code)
 
 struct job {
     const struct kern_dequantize *d;
-    float byte_scale[256]; /* of scales that are bytes: the value before `global` */
+    const struct cpu_simd *simd; /* of tiles */
+    float byte_scale[256];       /* of scales that are bytes: the value before `global` */
 };
 
 static float scale_of(const struct job *j, const unsigned char *row, int64_t group)
@@ -47,21 +49,65 @@ static void run_group(const struct cpu_simd *simd, const struct job *j, const un
         simd->scale_nibbles(out, row, form->values, scale, col, n);
 }
 
-static void dequantize_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
+/* Dequantizes columns [col, col + n) of a row. */
+static void run_row(const struct cpu_simd *simd, const struct job *j, int64_t row, int64_t col, int64_t n,
+                    uint16_t *out)
 {
-    const struct job *j = ctx;
     const struct kern_dequantize *d = j->d;
     const struct kern_packed *form = &d->form;
     const unsigned char *bytes = (const unsigned char *)d->rows + row * form->pitch;
-    const int64_t phase = form->flat ? (d->first + row) * d->ncol % form->group : 0, at = row * d->to.pitch + col;
-    uint16_t strip[CPU_STRIP], *out = d->to.dtype == KERN_BF16 ? (uint16_t *)d->to.data + at : strip;
+    const int64_t phase = form->flat ? (d->first + row) * d->ncol % form->group : 0;
     for (int64_t i = 0, some; i < n; i += some) {
         const int64_t group = (phase + col + i) / form->group, end = (group + 1) * form->group - phase;
         some = end - col < n ? end - col - i : n - i;
         run_group(simd, j, bytes, scale_of(j, bytes, group), col + i, some, out + i);
     }
-    if (d->to.dtype == KERN_F32)
-        simd->widen((float *)d->to.data + at, strip, n);
+}
+
+static void dequantize_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
+{
+    const struct job *j = ctx;
+    const struct kern_mat *to = &j->d->to;
+    const int64_t at = row * to->pitch + col;
+    uint16_t strip[CPU_STRIP], *out = to->dtype == KERN_BF16 ? (uint16_t *)to->data + at : strip;
+    run_row(simd, j, row, col, n, out);
+    if (to->dtype == KERN_F32)
+        simd->widen((float *)to->data + at, strip, n);
+}
+
+enum { TILE_ROWS = 32, TILE_COLS = 256 }; /* a row of the result is written by cache lines */
+
+static void put_column(const struct cpu_simd *simd, struct kern_mat to, int64_t at, const uint16_t *column, int64_t n)
+{
+    if (to.dtype == KERN_F32)
+        simd->widen((float *)to.data + at, column, n);
+    else
+        memcpy((uint16_t *)to.data + at, column, (size_t)n * sizeof *column);
+}
+
+static void turn_tile(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct job *j = ctx;
+    const struct kern_dequantize *d = j->d;
+    const int64_t ncuts = (d->ncol + TILE_COLS - 1) / TILE_COLS, row = piece / ncuts * TILE_ROWS,
+                  col = piece % ncuts * TILE_COLS, nrow = d->nrow - row < TILE_ROWS ? d->nrow - row : TILE_ROWS,
+                  ncol = d->ncol - col < TILE_COLS ? d->ncol - col : TILE_COLS;
+    uint16_t tile[TILE_ROWS][TILE_COLS], column[TILE_ROWS];
+    (void)worker;
+    for (int64_t i = 0; i < nrow; i++)
+        run_row(j->simd, j, row + i, col, ncol, tile[i]);
+    for (int64_t k = 0; k < ncol; k++) {
+        for (int64_t i = 0; i < nrow; i++)
+            column[i] = tile[i][k];
+        put_column(j->simd, d->to, (col + k) * d->to.pitch + row, column, nrow);
+    }
+}
+
+static void turn_all(struct kern_stream *stream, struct job *j)
+{
+    const int64_t down = (j->d->nrow + TILE_ROWS - 1) / TILE_ROWS, along = (j->d->ncol + TILE_COLS - 1) / TILE_COLS;
+    j->simd = stream->simd;
+    kern_pool_run(stream->pool, down * along, turn_tile, j);
 }
 
 void cpu_dequantize(struct kern_stream *stream, const struct kern_dequantize *d)
@@ -74,5 +120,8 @@ void cpu_dequantize(struct kern_stream *stream, const struct kern_dequantize *d)
         j.byte_scale[code] = d->form.scale != KERN_SCALE_E8M0 ? e4m3((uint8_t)code)
                              : code == 255                    ? NAN
                                                               : ldexpf(1.0f, code - 127);
-    cpu_for_strips(stream, d->nrow, d->ncol, dequantize_strip, &j);
+    if (d->turned)
+        turn_all(stream, &j);
+    else
+        cpu_for_strips(stream, d->nrow, d->ncol, dequantize_strip, &j);
 }

@@ -35,6 +35,12 @@ struct dequantize_op {
     {
         return d.form.code == KERN_CODE_E4M3 ? e4m3(row[col]) : d.form.values[row[col / 2] >> (col % 2 * 4) & 15];
     }
+    __device__ float one(int64_t row, int64_t col) const
+    {
+        const uint8_t *bytes = static_cast<const uint8_t *>(d.rows) + row * d.form.pitch;
+        const int64_t phase = d.form.flat ? (d.first + row) * d.ncol % d.form.group : 0;
+        return widen(narrow(value_of(bytes, col) * scale_of(bytes, (uint32_t)((phase + col) / d.form.group))));
+    }
     template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
     {
         const uint8_t *bytes = static_cast<const uint8_t *>(d.rows) + row * d.form.pitch;
@@ -53,9 +59,24 @@ struct dequantize_op {
     }
 };
 
+/* Rows become columns: row and col are those of the result. */
+struct turned_op {
+    dequantize_op rows;
+    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
+    {
+        f8 x = {};
+        for (int i = 0; i < n; i++)
+            x.v[i] = rows.one(col + i, row);
+        store8<K>(rows.d.to, row, col, n, whole, x);
+    }
+};
+
 } // namespace
 
 void cuda_dequantize(struct kern_stream *stream, const struct kern_dequantize *d)
 {
-    for_eights(stream, { d->to }, d->nrow, d->ncol, dequantize_op{ *d });
+    if (d->turned)
+        for_eights(stream, { d->to }, d->ncol, d->nrow, turned_op{ { *d } });
+    else
+        for_eights(stream, { d->to }, d->nrow, d->ncol, dequantize_op{ *d });
 }

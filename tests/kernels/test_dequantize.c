@@ -94,20 +94,21 @@ static void check_bits(struct rig *rig, const struct kern_dequantize *d, const s
 {
     for (int64_t row = 0; row < d->nrow; row++)
         for (int64_t col = 0; col < d->ncol; col++) {
-            const float want = wanted(d, row, col), is = (float)at(m, row, col);
+            const float want = wanted(d, row, col), is = (float)(d->turned ? at(m, col, row) : at(m, row, col));
             if (memcmp(&want, &is, 4) != 0 && (want == want || is == is))
                 fail_msg("row %lld, column %lld: %a, not %a", (long long)row, (long long)col, (double)is, (double)want);
             rig->hash = rig->hash * 31 + (is == is ? (uint64_t)(int64_t)(is * 1024) : 7);
         }
 }
 
-static void one(struct rig *rig, const struct kind *kind, int64_t nrow, int64_t ncol)
+static void one(struct rig *rig, const struct kind *kind, int64_t nrow, int64_t ncol, bool turned)
 {
     struct kern_dequantize d = {
         .nrow = nrow,
         .ncol = ncol,
         .form = { .code = kind->code, .scale = kind->scale, .group = kind->group, .flat = kind->flat },
-        .first = kind->flat ? below(rig, 1000) : 0
+        .first = kind->flat ? below(rig, 1000) : 0,
+        .turned = turned
     };
     struct kern_packed *form = &d.form;
     form->scales_at = ((kind->code == KERN_CODE_E4M3 ? ncol : ncol / 2) + 3) / 4 * 4;
@@ -118,7 +119,7 @@ static void one(struct rig *rig, const struct kind *kind, int64_t nrow, int64_t 
         form->values[i] = (float)rig_uniform(rig);
     unsigned char *rows = must_alloc((size_t)(nrow * form->pitch));
     fill(rig, &d, rows);
-    struct matrix m = matrix_new(nrow, ncol, rig->dtype);
+    struct matrix m = turned ? matrix_new(ncol, nrow, rig->dtype) : matrix_new(nrow, ncol, rig->dtype);
     d.rows = rows;
     d.to = view(&m);
     rig->ops->dequantize(rig->stream, &d);
@@ -133,9 +134,9 @@ static void every_kind(struct rig *rig)
     static const int64_t shapes[][2] = { { 1, 2 }, { 3, 64 }, { 5, 130 }, { 2, 2050 } };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            one(rig, &kinds[k], shapes[i][0], shapes[i][1]);
+            one(rig, &kinds[k], shapes[i][0], shapes[i][1], i % 2);
         for (int i = 0; i < 6; i++)
-            one(rig, &kinds[k], 1 + below(rig, 40), 2 * (1 + below(rig, 300)));
+            one(rig, &kinds[k], 1 + below(rig, 40), 2 * (1 + below(rig, 300)), i % 2);
     }
 }
 

@@ -227,7 +227,7 @@ class Moe(Tests):
             raise Failure("other bits at 3 ranks")
 
     def gpt_oss_mxfp4(self):
-        """As gpt-oss is published: its experts are dequantized when they are read."""
+        """As gpt-oss is published: its experts stay quantized, or are dequantized when they are read."""
         model, folder, values = self.model_of("gpt_oss"), self.tmp / "oss.folder", self.tmp / "oss.values"
         tensors, rng = read_safetensors(model / "model.safetensors"), np.random.default_rng(3)
         shapes = {"gate_up_proj": (EXPERTS, 2 * INNER, HIDDEN // 32), "down_proj": (EXPERTS, HIDDEN, INNER // 32)}
@@ -243,10 +243,34 @@ class Moe(Tests):
         (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4"}}))
         self.convert("export", folder, values, "--dequantize", "bf16")
         want = self.bits(self.train("oss-values", values, "--ranks", "1", lora=LORA)[0])
-        for ranks in ("1", "3"):
-            out, _ = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": "bf16"})
-            if self.bits(out) != want:
-                raise Failure(f"{ranks} ranks: other bits than on the dequantized base")
+        for ranks, base in (("1", "as stored"), ("3", "as stored"), ("5", "as stored"), ("2", "bf16")):
+            out, said = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": base})
+            if self.bits(out) != want or ("6 weights stay quantized" in said) != (base == "as stored"):
+                raise Failure(f"{base}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
+        self.goes_on(folder, values)
+
+    def goes_on(self, folder, values):
+        """On quantized experts: from a checkpoint, on other ranks; merged; sampled."""
+        sections = {
+            "lora": LORA, "sample": {"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]},
+            "train": {"max_steps": STEPS, "global_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 0,
+                      "lr_scheduler_type": "constant"}}
+        whole, _ = self.train("oss-whole", values, **sections)
+        out, _ = self.train("oss-resumed", folder, "--ranks", "3", "--set", "train.max_steps=1", **sections)
+        self.run(self.tmp / "oss-resumed.json", "--ranks", "2")
+        if self.bits(out) != self.bits(whole):
+            raise Failure("resumed: other bits than of a run that was not stopped")
+        last = sorted((out / "checkpoints").glob("step-*"))[-1]
+        self.convert("verify", last)
+        merged = [self.tmp / f"oss-merged-{n}" for n in range(2)]
+        self.convert("merge-lora", folder, last, merged[0], "--dequantize", "bf16")
+        self.convert("merge-lora", values, out / "adapter", merged[1])
+        a, b = (read_safetensors(m / "model.safetensors") for m in merged)
+        if a.keys() != b.keys() or any(a[k].tobytes() != b[k].tobytes() for k in a):
+            raise Failure("merged: other weights than of the adapter and the dequantized base")
+        texts = [sorted((run / "samples").glob("*"))[-1].read_text() for run in (out, whole)]
+        if texts[0] != texts[1]:
+            raise Failure(f"sampled: {texts}")
 
     def sampled(self, family):
         model = self.model_of(family)

@@ -37,6 +37,7 @@ struct kern_dequantize {
     struct kern_packed form;
     int64_t first;    /* number of the first row in its matrix */
     const void *rows; /* (nrow, form.pitch) bytes, aligned to 4 */
+    bool turned;      /* to is (ncol, nrow): rows become its columns */
     struct kern_mat to;
 };
 /* to = value of the code · scale of its group: a product in fp32, rounded to bf16. If `to` is fp32, the rounded value

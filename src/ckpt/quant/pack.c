@@ -25,14 +25,30 @@ static enum fsdpck_packed_scale scale_of(enum fsdpck_quant_rule rule)
     }
 }
 
+/* One matrix; or a stack whose values are listed the other way round than its codes: gpt-oss's experts. */
+static bool has_rows(const struct fsdpck_quant_weight *w)
+{
+    return w->transposed ? w->ndim == 3 : w->ndim == 2 && w->nmat == 1;
+}
+
+/* Rows of each matrix, and their columns. */
+static uint64_t height(const struct fsdpck_quant_weight *w)
+{
+    return w->transposed ? w->rows : w->shape[0];
+}
+
+static uint64_t width(const struct fsdpck_quant_weight *w)
+{
+    return w->transposed ? w->cols : w->shape[1];
+}
+
 /* One rounding to bfloat16 must give the value that the library which wrote the weight gives it. */
 static bool fits(const struct fsdpck_quant_weight *w)
 {
     const bool nibbles = w->code == FSDPCK_DECODE_NIBBLE, in_order = w->packing <= FSDPCK_PACK_HIGH;
-    return w->nmat == 1 && w->ndim == 2 && w->shape[0] && w->shape[1] && !w->transposed && in_order &&
-           (nibbles || w->code == FSDPCK_DECODE_E4M3) && w->part[FSDPCK_QUANT_ZERO] == SIZE_MAX &&
-           w->part[FSDPCK_QUANT_INDEX] == SIZE_MAX && w->via != FSDPCK_FLOAT16 && !(nibbles && w->shape[1] % 2) &&
-           (w->packing == FSDPCK_PACK_HIGH) == w->flat;
+    return has_rows(w) && height(w) && width(w) && in_order && (nibbles || w->code == FSDPCK_DECODE_E4M3) &&
+           w->part[FSDPCK_QUANT_ZERO] == SIZE_MAX && w->part[FSDPCK_QUANT_INDEX] == SIZE_MAX &&
+           w->via != FSDPCK_FLOAT16 && !(nibbles && width(w) % 2) && (w->packing == FSDPCK_PACK_HIGH) == w->flat;
 }
 
 static uint64_t ceil_div(uint64_t a, uint64_t b)
@@ -53,8 +69,8 @@ bool fsdpck_quant_packed(const struct fsdpck_source *src, const struct fsdpck_qu
         return false;
     *out = (struct fsdpck_packed){ .code = w->code == FSDPCK_DECODE_NIBBLE ? FSDPCK_PACKED_NIBBLES : FSDPCK_PACKED_E4M3,
                                    .scale = scale_of(w->rule),
-                                   .rows = w->shape[0],
-                                   .cols = w->shape[1],
+                                   .rows = w->nmat * height(w),
+                                   .cols = width(w),
                                    .group = w->group_cols,
                                    .flat = w->flat };
     if (out->scale != FSDPCK_PACKED_F32 &&
@@ -107,10 +123,12 @@ static void put_row(const struct fsdpck_quant_inputs *in, const struct fsdpck_pa
         memcpy(out + p->global_at, &in->global, sizeof in->global);
 }
 
+/* Of matrix `mat`. */
 static int load_rows(struct fsdpck_quant_inputs *in, struct fsdpck_fetch *f, const struct fsdpck_quant_weight *w,
-                     const struct fsdpck_packed *p, uint64_t row, uint64_t nrows, struct fsdpck_error *err)
+                     const struct fsdpck_packed *p, uint64_t mat, uint64_t row, uint64_t nrows,
+                     struct fsdpck_error *err)
 {
-    const struct fsdpck_quant_box some = { 0, row, nrows, 0, p->cols },
+    const struct fsdpck_quant_box some = { mat, row, nrows, 0, p->cols },
                                   flat = { 0, 0, 1, row * p->cols, nrows * p->cols };
     return fsdpck_quant_load(in, f, w, p->flat ? &flat : &some, err);
 }
@@ -124,11 +142,12 @@ int fsdpck_quant_pack(struct fsdpck_quant_inputs *in, struct fsdpck_fetch *f, co
     const bool whole = box->ncols == packed->row_nbytes;
     int rc = whole ? 0 : fsdpck_quant_reserve(&in->index, packed->row_nbytes, err);
     for (uint64_t at = 0, n; at < box->nrows && !rc; at += n) {
-        n = least(most, box->nrows - at);
-        rc = load_rows(in, f, w, packed, box->row + at, n, err);
-        for (uint64_t i = at; i < at + n && !rc && !f->dry; i++) {
-            uint8_t *to = (uint8_t *)dst + i * stride, *row = whole ? to : in->index.data;
-            put_row(in, packed, box->row + i, row);
+        const uint64_t mat = (box->row + at) / height(w), first = (box->row + at) % height(w);
+        n = least(least(most, box->nrows - at), height(w) - first);
+        rc = load_rows(in, f, w, packed, mat, first, n, err);
+        for (uint64_t i = 0; i < n && !rc && !f->dry; i++) {
+            uint8_t *to = (uint8_t *)dst + (at + i) * stride, *row = whole ? to : in->index.data;
+            put_row(in, packed, first + i, row);
             if (!whole)
                 memcpy(to, row + box->col, box->ncols);
         }

@@ -132,7 +132,8 @@ static int show_weight(struct fsdpck_source *src, const struct view *v, const st
     if (!path && err->code)
         return err->code;
     return fsdpck_source_add_tensor(src, src->path, w->name, flat ? NULL : path, flat ? 0 : codes->npath,
-                                    packed ? FSDPCK_UINT8 : v->dtype, w->ndim, packed ? rows : w->shape, err)
+                                    packed ? FSDPCK_UINT8 : v->dtype, packed ? 2 : w->ndim, packed ? rows : w->shape,
+                                    err)
                ? 0
                : err->code;
 }

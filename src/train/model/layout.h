@@ -128,10 +128,16 @@ static inline void param_shape(const struct param *p, uint64_t shape[3])
     shape[2] = (uint64_t)(p->ndim == 3 ? p->ncol / p->nmid : 1);
 }
 
+/* Quantized rows that one row of the parameter consists of: several if a row is an expert. */
+static inline int64_t param_packed_rows(const struct param *p)
+{
+    return p->packed->nrow / p->nrow;
+}
+
 /* Bytes of a row in parameter memory. */
 static inline int64_t param_row_nbytes(const struct param *p)
 {
-    return p->packed ? p->packed->form.pitch : p->ncol * kern_dtype_bytes(p->dtype);
+    return p->packed ? param_packed_rows(p) * p->packed->form.pitch : p->ncol * kern_dtype_bytes(p->dtype);
 }
 
 /* Bytes of parameter memory that the whole tensor takes. */

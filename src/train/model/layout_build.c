@@ -143,19 +143,18 @@ void build_adapters(struct layout_builder *b, uint32_t group, struct linear *con
 }
 
 /* A weight that stays quantized is frozen, and has the shape that config.json calls for. */
-static void choose_packed(struct layout_builder *b, int32_t number)
+void build_choose_packed(struct layout_builder *b, int32_t number, int64_t nrow, int64_t ncol)
 {
-    struct param *p = &b->l->params[number];
-    const struct packed_weight *w = packed_find(b->packed, p->source);
-    if (!w || b->rc)
+    struct param *p = b->rc ? NULL : &b->l->params[number];
+    const struct packed_weight *w = p ? packed_find(b->packed, p->source) : NULL;
+    if (!w)
         return;
     if (p->trainable)
         b->rc = layout_refuse_packed(p, b->config->lora.enabled, b->packed->held, b->err);
-    else if (w->nrow != p->nrow || w->ncol != p->ncol)
-        b->rc =
-            fsdpck_error_set(b->err, FSDPCK_ERR_FORMAT, NULL,
-                             "quantized weight '%s' has the shape [%lld, %lld]; the configs call for [%lld, %lld]",
-                             p->source, (long long)w->nrow, (long long)w->ncol, (long long)p->nrow, (long long)p->ncol);
+    else if (w->nrow != nrow || w->ncol != ncol)
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_FORMAT, NULL,
+                                 "quantized weight '%s' has the shape [%lld, %lld]; the configs call for [%lld, %lld]",
+                                 p->source, (long long)w->nrow, (long long)w->ncol, (long long)nrow, (long long)ncol);
     else
         p->packed = w;
 }
@@ -165,8 +164,7 @@ struct linear build_weight(struct layout_builder *b, uint32_t group, int64_t nin
     struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
     snprintf(x.path, sizeof x.path, "%s", path);
     x.w = build_param(b, group, nout, nin, path, ".weight");
-    if (!b->rc)
-        choose_packed(b, x.w);
+    build_choose_packed(b, x.w, nout, nin);
     return x;
 }
 

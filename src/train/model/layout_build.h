@@ -33,6 +33,9 @@ int32_t build_param_of(struct layout_builder *b, uint32_t group, int64_t nrow, i
 int32_t build_param(struct layout_builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
                     const char *suffix);
 
+/* Keeps the parameter quantized if its weight is. nrow, ncol: of the quantized rows. */
+void build_choose_packed(struct layout_builder *b, int32_t number, int64_t nrow, int64_t ncol);
+
 /* A linear layer without bias and adapter; one with what the config chooses. */
 struct linear build_weight(struct layout_builder *b, uint32_t group, int64_t nin, int64_t nout, const char *path);
 struct linear build_linear(struct layout_builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,

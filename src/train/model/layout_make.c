@@ -62,9 +62,11 @@ static int32_t add_fused(struct layout_builder *b, uint32_t group, int64_t nmid,
     if (b->rc)
         return -1;
     struct param *p = &b->l->params[number];
-    if (nmid)
+    if (nmid) {
         p->ndim = 3, p->nmid = nmid;
-    if (p->trainable)
+        build_choose_packed(b, number, b->m->nexperts * ncol, nmid);
+    }
+    if (p->trainable && !b->rc)
         b->rc = fsdpck_error_set(
             b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
             "'%s': the experts of a %s model stay frozen here; train it by adapters (section 'lora'), and "

@@ -8,8 +8,8 @@
 #include <kernels/dequantize.h>
 
 struct packed_weight {
-    char name[256]; /* of the weight in the model's files */
-    int64_t nrow, ncol;
+    char name[256];          /* of the weight in the model's files */
+    int64_t nrow, ncol;      /* of experts in one tensor, the rows (outputs) of all, one expert after the other */
     struct kern_packed form; /* form.pitch: bytes of a row */
 };
 

@@ -16,9 +16,28 @@ struct kern_cmat compute_rows_of(struct compute *c, const struct param *p, const
     return kern_const(to);
 }
 
+/* The quantized rows of an expert are its outputs. */
+static struct kern_cmat packed_expert(struct compute *c, const struct linear *lin, int64_t at)
+{
+    const struct param *p = &c->l->params[lin->w];
+    const char *data = value_of(c, lin->w).data;
+    const struct kern_mat to = { (char *)c->weights + at * kern_dtype_bytes(p->dtype), lin->nout, p->dtype };
+    const struct kern_dequantize d = { .nrow = lin->nout,
+                                       .ncol = lin->nin,
+                                       .form = p->packed->form,
+                                       .first = lin->expert * lin->nout,
+                                       .rows = data + lin->expert * param_row_nbytes(p),
+                                       .turned = true,
+                                       .to = to };
+    c->device->ops->dequantize(c->stream, &d);
+    return kern_const(to);
+}
+
 struct kern_cmat weight_of(struct compute *c, const struct linear *lin, int64_t at)
 {
     const struct param *p = &c->l->params[lin->w];
+    if (lin->fused && p->packed)
+        return packed_expert(c, lin, at);
     if (lin->fused) {
         struct kern_cmat w = row_of(c, lin->w, lin->expert);
         w.pitch = lin->nout;
@@ -34,7 +53,7 @@ static int64_t packed_nelem(const struct layout *l, const struct linear *const *
     bool any = false;
     for (int i = 0; i < n; i++) {
         sum += layers[i]->nin * layers[i]->nout;
-        any = any || l->params[layers[i]->w].packed; /* fused ones are not */
+        any = any || l->params[layers[i]->w].packed;
     }
     return any ? sum : 0;
 }

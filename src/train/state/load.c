@@ -40,10 +40,16 @@ static bool is_read(const struct rank *r, const struct param *p, struct selectio
     return sources_has(r->job, p, from.adapter) && !(from.only_frozen && p->trainable);
 }
 
-/* Elements of a row in the files. */
-static uint64_t row_nelem(const struct param *p, struct selection from)
+/* The parameter's rows in the files: of how many elements, and how many to a row of its own. */
+struct file_rows {
+    uint64_t nelem, nrow;
+};
+
+static struct file_rows file_rows_of(const struct param *p, struct selection from)
 {
-    return (uint64_t)(p->packed && !from.adapter ? p->packed->form.pitch : p->ncol);
+    if (p->packed && !from.adapter)
+        return (struct file_rows){ (uint64_t)p->packed->form.pitch, (uint64_t)param_packed_rows(p) };
+    return (struct file_rows){ (uint64_t)p->ncol, 1 };
 }
 
 /* Adds this rank's rows of one tensor to the reads: into the working copy of a frozen parameter, the master of a
@@ -52,6 +58,7 @@ static int add_read(struct rank *r, const struct fsdpck_source *src, struct read
                     struct selection from, struct loaded *loaded, struct fsdpck_error *err)
 {
     const bool identifies = names_base(r->job) && !param_is_adapter(p);
+    const struct file_rows in_file = file_rows_of(p, from);
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     int rc = sources_find(src, p, from.adapter, &t, err);
@@ -62,9 +69,9 @@ static int add_read(struct rank *r, const struct fsdpck_source *src, struct read
     if (nrow <= 0 || !is_read(r, p, from))
         return 0;
     struct reads_rows rows = { .tensor = t,
-                               .first = (uint64_t)first,
-                               .nrow = (uint64_t)nrow,
-                               .ncol = row_nelem(p, from),
+                               .first = (uint64_t)first * in_file.nrow,
+                               .nrow = (uint64_t)nrow * in_file.nrow,
+                               .ncol = in_file.nelem,
                                .content = identifies ? loaded->content : NULL };
     r->load_nbytes += rows.nrow * rows.ncol * fsdpck_dtype_info(t->dtype)->nbytes;
     if (p->trainable)
@@ -81,10 +88,11 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
     uint64_t nbytes = 0;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
+        const struct file_rows in_file = file_rows_of(p, from);
         const struct fsdpck_tensor *t;
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (nrow > 0 && is_read(r, p, from) && sources_find(src, p, from.adapter, &t, NULL) == 0)
-            nbytes += (uint64_t)nrow * row_nelem(p, from) * fsdpck_dtype_info(t->dtype)->nbytes;
+            nbytes += (uint64_t)nrow * in_file.nrow * in_file.nelem * fsdpck_dtype_info(t->dtype)->nbytes;
     }
     return nbytes;
 }
@@ -234,8 +242,11 @@ static struct fsdpck_base_tensor describe(const struct param *p, const struct lo
     };
     snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->source);
     param_shape(p, names->shape);
-    if (p->packed)
-        names->shape[1] = row_nelem(p, (struct selection){ 0 });
+    if (p->packed) {
+        t.ndim = 2;
+        names->shape[0] = (uint64_t)p->packed->nrow;
+        names->shape[1] = (uint64_t)p->packed->form.pitch;
+    }
     store_content(loaded->content, t.content);
     return t;
 }

@@ -29,22 +29,22 @@ enum fsdpck_packed_scale {
 struct fsdpck_packed {
     enum fsdpck_packed_code code;
     enum fsdpck_packed_scale scale;
-    float values[16]; /* NIBBLES */
-    uint64_t rows, cols;
-    uint64_t group; /* elements with one scale */
-    bool flat;      /* groups are counted over the whole weight: row r begins with element r * cols % group of one */
+    float values[16];    /* NIBBLES */
+    uint64_t rows, cols; /* of a stack of matrices, the rows of all: see fsdpck_source_hold() */
+    uint64_t group;      /* elements with one scale */
+    bool flat; /* groups are counted over the whole weight: row r begins with element r * cols % group of one */
     uint64_t row_nbytes;           /* a multiple of 4 */
     uint64_t scales_at, global_at; /* bytes into a row */
 };
 
 /* Presents the weights of a model as a trainer holds a frozen base.
  * how: "as stored": quantized weights (FP8, MXFP8, MXFP4, NVFP4, 4-bit of bitsandbytes and of compressed-tensors) are
- * listed under the names of their weights, as UINT8 tensors [rows, row_nbytes]. Other forms, embeddings and heads are
- * dequantized to bfloat16. "bf16": all are dequantized to bfloat16.
- * "fp8-block", "mxfp4", "nvfp4", "nf4": weights are quantized as by fsdpck_source_quantize(), then listed so; a source
- * that is quantized is refused. A source without quantized weights does not change, but for the last four.
- * Call it right after opening: pointers into the catalogue become invalid. After a failure the source can only be
- * closed. */
+ * listed under the names of their weights, as UINT8 tensors [rows, row_nbytes]. The experts of gpt-oss, [experts, in,
+ * out], are rows of `in` elements: `out` rows of the first expert, then those of the next. Other forms, embeddings and
+ * heads are dequantized to bfloat16. "bf16": all are dequantized to bfloat16. "fp8-block", "mxfp4", "nvfp4", "nf4":
+ * weights are quantized as by fsdpck_source_quantize(), then listed so; a source that is quantized is refused. A source
+ * without quantized weights does not change, but for the last four. Call it right after opening: pointers into the
+ * catalogue become invalid. After a failure the source can only be closed. */
 FSDPCK_API int fsdpck_source_hold(struct fsdpck_source *src, const char *how, struct fsdpck_error *err);
 /* Returns `how`, one of the above, if that changed the source; otherwise NULL. */
 FSDPCK_API const char *fsdpck_source_held(const struct fsdpck_source *src);
