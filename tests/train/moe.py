@@ -272,6 +272,31 @@ class Moe(Tests):
         if texts[0] != texts[1]:
             raise Failure(f"sampled: {texts}")
 
+    def gpt_oss_at_load(self, form):
+        """Experts in bf16 are quantized when they are read, as the matrix of all their outputs would be."""
+        model = self.model_of("gpt_oss")
+        rows, folder, values, plain = (self.tmp / f"oss-{form}.{n}" for n in ("rows", "folder", "values", "plain"))
+        tensors = read_safetensors(model / "model.safetensors")
+        stacks = [n for n in tensors if tensors[n].ndim == 3]
+        turned = {n + ".weight": tensors[n].transpose(0, 2, 1).reshape(-1, tensors[n].shape[1]) for n in stacks}
+        shutil.copytree(model, rows)
+        write_safetensors(rows / "model.safetensors",
+                          {**{n: t for n, t in tensors.items() if n not in stacks}, **turned})
+        self.fsdpck_run("export", rows, folder, "--quantize", form)
+        self.fsdpck_run("export", folder, values, "--dequantize", "bf16")
+        got = read_safetensors(values / "model.safetensors")
+        for n in stacks:
+            experts, nin, nout = tensors[n].shape
+            got[n] = got.pop(n + ".weight").reshape(experts, nout, nin).transpose(0, 2, 1)
+        shutil.copytree(model, plain)
+        write_safetensors(plain / "model.safetensors", {n: np.ascontiguousarray(t) for n, t in got.items()})
+        want = self.bits(self.train(f"oss-{form}-plain", plain, lora=LORA)[0])
+        for ranks in ("1", "3"):
+            out, _ = self.train(f"oss-{form}-{ranks}", model, "--ranks", ranks, lora=LORA, dtype={"base": form})
+            if self.bits(out) != want:
+                raise Failure(f"{form}, {ranks} ranks: other bits than on the same values in bf16")
+        self.fsdpck_run("verify", sorted((out / "checkpoints").glob("step-*"))[-1])
+
     def sampled(self, family):
         model = self.model_of(family)
         out, _ = self.train(f"sampled-{family}", model, "--ranks", "1", lora=LORA,
@@ -448,6 +473,8 @@ def main():
         t.check(f"quantized: {form}", t.quantized, form)
     t.check("tenants", t.tenants)
     t.check("gpt-oss in MXFP4", t.gpt_oss_mxfp4)
+    for form in ("nf4",) if args.quick else ("mxfp4", "nf4"):
+        t.check(f"gpt-oss quantized when it is read: {form}", t.gpt_oss_at_load, form)
     for family in ("qwen2", "gpt_oss"):
         t.check(f"sampled: {family}", t.sampled, family)
     for family in ("mixtral", "gpt_oss") if args.device == "cpu" and is_built(args.fsdptrain) else ():

@@ -5,6 +5,10 @@
 
 #include <stdbool.h>
 
+/* Two of them; the others are names of forms (quant/targets.h). */
+#define FSDPCK_HOLD_AS_STORED   "as stored"
+#define FSDPCK_HOLD_DEQUANTIZED "bf16"
+
 bool fsdpck_hold_is_known(const char *how);
 
 #endif

@@ -136,10 +136,16 @@ static bool stays(const struct choice *c, const char *name)
     return matches(usually_kept, sizeof usually_kept / sizeof *usually_kept, name) || matches(c->keep, c->nkeep, name);
 }
 
+/* All experts of a layer as one matrix (view/experts_rows.h). */
+static bool is_experts(const char *name)
+{
+    return ends_with(name, ".experts.gate_up_proj") || ends_with(name, ".experts.down_proj");
+}
+
 static bool is_weight(const struct fsdpck_tensor *t)
 {
     return t->alias_of < 0 && !fsdpck_weight_is_state(t) && t->ndim == 2 && t->nelem && is_real(t) &&
-           (ends_with(t->name, ".weight") || strcmp(t->name, "weight") == 0);
+           (ends_with(t->name, ".weight") || strcmp(t->name, "weight") == 0 || is_experts(t->name));
 }
 
 static int refuse(const struct choice *c, const struct fsdpck_tensor *t, const char *what)

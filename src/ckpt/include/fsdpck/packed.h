@@ -39,12 +39,14 @@ struct fsdpck_packed {
 
 /* Presents the weights of a model as a trainer holds a frozen base.
  * how: "as stored": quantized weights (FP8, MXFP8, MXFP4, NVFP4, 4-bit of bitsandbytes and of compressed-tensors) are
- * listed under the names of their weights, as UINT8 tensors [rows, row_nbytes]. The experts of gpt-oss, [experts, in,
- * out], are rows of `in` elements: `out` rows of the first expert, then those of the next. Other forms, embeddings and
- * heads are dequantized to bfloat16. "bf16": all are dequantized to bfloat16. "fp8-block", "mxfp4", "nvfp4", "nf4":
- * weights are quantized as by fsdpck_source_quantize(), then listed so; a source that is quantized is refused. A source
- * without quantized weights does not change, but for the last four. Call it right after opening: pointers into the
- * catalogue become invalid. After a failure the source can only be closed. */
+ * listed under the names of their weights, as UINT8 tensors [rows, row_nbytes]. gpt-oss's experts, [experts, in, out],
+ * are listed as rows of `in` elements: `out` rows of the first expert, then those of the next.
+ * Other forms, embeddings and heads are dequantized to bfloat16. "bf16": all are dequantized to bfloat16.
+ * "fp8-block", "mxfp4", "nvfp4", "nf4": weights are quantized as by fsdpck_source_quantize(), gpt-oss's experts too, as
+ * one matrix of those rows; then they are listed so. A source that is quantized is refused.
+ * A source without quantized weights does not change, but for the last four.
+ * Call it right after opening: pointers into the catalogue become invalid. After a failure the source can only be
+ * closed. */
 FSDPCK_API int fsdpck_source_hold(struct fsdpck_source *src, const char *how, struct fsdpck_error *err);
 /* Returns `how`, one of the above, if that changed the source; otherwise NULL. */
 FSDPCK_API const char *fsdpck_source_held(const struct fsdpck_source *src);
