@@ -59,8 +59,7 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
     ("no scale", "key 'routed_scaling_factor': with 0", {**GLM, "routed_scaling_factor": 0}, {}),
     ("rotary", "key 'partial_rotary_factor': of 16 features of a head, an even number must remain",
      {**GLM, "partial_rotary_factor": 0.1}, {}),
-    ("frozen experts", "stay frozen", GPT_OSS, {}),
-    ("frozen experts, saved", "stay frozen", GPT_OSS,
+    ("saved experts", "of experts, which are not trained whole in an adapter", GPT_OSS,
      {"lora": {**LORA, "target_modules": ["q_proj"], "modules_to_save": ["experts"]}}),
     ("router of gpt-oss", "'router' names no module of this model", GPT_OSS,
      {"lora": {**LORA, "target_modules": ["q_proj", "router"]}}),
@@ -186,9 +185,10 @@ class Moe(Tests):
                     "train": {"max_steps": steps, "global_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 0,
                               "lr_scheduler_type": "constant"}}
         model = self.model_of(family)
-        want = self.bits(self.train("whole", model, "--ranks", "2", **sections(STEPS))[0])
-        out, _ = self.train("part", model, "--ranks", "3", **sections(1))
-        path = self.tmp / "part.json"
+        name = family + "-".join(more)
+        want = self.bits(self.train(f"whole-{name}", model, "--ranks", "2", **sections(STEPS))[0])
+        out, _ = self.train(f"part-{name}", model, "--ranks", "3", **sections(1))
+        path = self.tmp / f"part-{name}.json"
         config = json.loads(path.read_text())
         config["train"]["max_steps"] = STEPS
         path.write_text(json.dumps(config))
@@ -282,8 +282,8 @@ class Moe(Tests):
         shutil.copytree(model, rows)
         write_safetensors(rows / "model.safetensors",
                           {**{n: t for n, t in tensors.items() if n not in stacks}, **turned})
-        self.fsdpck_run("export", rows, folder, "--quantize", form)
-        self.fsdpck_run("export", folder, values, "--dequantize", "bf16")
+        self.convert("export", rows, folder, "--quantize", form)
+        self.convert("export", folder, values, "--dequantize", "bf16")
         got = read_safetensors(values / "model.safetensors")
         for n in stacks:
             experts, nin, nout = tensors[n].shape
@@ -295,7 +295,7 @@ class Moe(Tests):
             out, _ = self.train(f"oss-{form}-{ranks}", model, "--ranks", ranks, lora=LORA, dtype={"base": form})
             if self.bits(out) != want:
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the same values in bf16")
-        self.fsdpck_run("verify", sorted((out / "checkpoints").glob("step-*"))[-1])
+        self.convert("verify", sorted((out / "checkpoints").glob("step-*"))[-1])
 
     def sampled(self, family):
         model = self.model_of(family)
@@ -461,13 +461,15 @@ def main():
     add_device(parser)
     args = parser.parse_args()
     t = Moe(args)
-    for family, dtype, kind in (("qwen2", "fp32", "full"), ("glm", "bf16", "LoRA"),
+    for family, dtype, kind in (("qwen2", "fp32", "full"), ("glm", "bf16", "LoRA"), ("gpt_oss", "bf16", "full"),
                                 ("gpt_oss", "bf16", "parameters")) if args.quick else (
         ("mixtral", "bf16", "LoRA"), ("mixtral", "fp32", "full"), ("qwen3", "bf16", "full"), ("qwen3", "fp32", "LoRA"),
         ("qwen2", "bf16", "LoRA"), ("qwen2", "fp32", "full"), ("glm", "bf16", "full"), ("dots", "fp32", "LoRA"),
-        ("gpt_oss", "bf16", "LoRA"), ("gpt_oss", "fp32", "parameters"), ("mixtral", "bf16", "parameters")):
+        ("gpt_oss", "bf16", "LoRA"), ("gpt_oss", "fp32", "parameters"), ("gpt_oss", "bf16", "full"),
+        ("mixtral", "bf16", "parameters")):
         t.check(f"bits of {family} in {dtype}, {kind}", t.bits_of, family, dtype, kind)
-    t.check("resumed", t.resumed, "mixtral", {})
+    t.check("resumed: experts one by one", t.resumed, "mixtral", {})
+    t.check("resumed: fused experts", t.resumed, "gpt_oss", {})
     t.check("resumed: parameters", t.resumed, "gpt_oss", {"lora": PARAMETERS})
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
         t.check(f"quantized: {form}", t.quantized, form)

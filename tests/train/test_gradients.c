@@ -105,7 +105,7 @@ static double loss_at(const struct trial *t, struct reference_tensor *x, const d
 
 static double derivative(const struct trial *t, struct reference_tensor *x, const double *direction)
 {
-    const double step = 2e-5;
+    const double step = t->ref.limit > 0 ? 1e-7 : 2e-5; /* a gate may be that near to its limit */
     return (loss_at(t, x, direction, step) - loss_at(t, x, direction, -step)) / (2 * step);
 }
 

@@ -74,8 +74,7 @@ static void choose(struct trial *t, int number)
                                            "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
     t->family = number < TRIALS_DENSE ? families[number % 4] : sparse[number % 6];
-    const bool oss = strcmp(t->family, "gpt_oss") == 0; /* its experts stay frozen */
-    t->lora = oss || (number < TRIALS_DENSE ? number / 4 % 2 : number / 6 % 2);
+    t->lora = number < TRIALS_DENSE ? number / 4 % 2 : number / 6 % 2;
     m->nkv = 1 + trial_below(t, 3);
     m->nhead = m->nkv * (1 + trial_below(t, 3));
     m->head_dim = 2 * (1 + trial_below(t, 6));

@@ -121,6 +121,13 @@ static inline float *grad_of(const struct compute *c, int32_t param)
     return param < 0 || !c->l->params[param].trainable ? NULL : c->grads + c->l->params[param].grad_at;
 }
 
+/* The same of one of its rows. */
+static inline float *grad_row_of(const struct compute *c, int32_t param, int64_t row)
+{
+    float *grad = grad_of(c, param);
+    return grad ? grad + row * c->l->params[param].ncol : NULL;
+}
+
 /* Linear layers that share their input. The S of their adapters form one (T, r) matrix; layer i's columns begin at
  * at[i]. */
 enum { BUNDLE = 3 };

@@ -77,6 +77,13 @@ static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)
     c->batch.documents.data = bump_alloc(v, ops->attention_table_bytes(c->stream, &shape));
 }
 
+/* Partial sums of the gradients of biases: of a router and of experts. */
+static int64_t experts_sums(const struct compute *c)
+{
+    const int64_t widest = most(c->m->nexperts, most(2 * c->m->expert_inner, c->m->hidden));
+    return c->m->gpt_oss ? kern_sum_rows_scratch(experts_one(c, c->ntok), widest) : 0;
+}
+
 static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
 {
     const struct model *m = c->m;
@@ -95,7 +102,7 @@ static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
                               .chunk = head_chunk(c) };
     alloc_attention(c, v, ndocs);
     c->head = bump_alloc(v, kern_head_scratch(&head));
-    c->sums = bump_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
+    c->sums = bump_floats(v, most(kern_rmsnorm_scratch(c->ntok, largest), experts_sums(c)));
 }
 
 void decoder_alloc_host(struct compute *c, struct bump *v)

@@ -106,7 +106,7 @@ void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, 
         c->device->experts->bias(c->stream, &bias);
 }
 
-/* Adds its part to the gradients of the choices' weights. dy: of the rows. */
+/* Adds the bias's part to the gradients of the choices' weights, and its own gradient. dy: of the rows. */
 static void bias_backward(struct compute *c, const struct layer *layer, int64_t expert, const struct routed *r,
                           int64_t first, int64_t n, struct kern_cmat dy)
 {
@@ -116,7 +116,9 @@ static void bias_backward(struct compute *c, const struct layer *layer, int64_t 
                                                 .weights = r->weights,
                                                 .bias = row_of(c, layer->down_bias, expert),
                                                 .dy = dy,
-                                                .dweights = c->dweights };
+                                                .dweights = c->dweights,
+                                                .dbias = grad_row_of(c, layer->down_bias, expert),
+                                                .scratch = c->sums };
     if (grad.bias.data)
         c->device->experts->bias_grad(c->stream, &grad);
 }

@@ -65,13 +65,14 @@ static int32_t add_fused(struct layout_builder *b, uint32_t group, int64_t nmid,
     if (nmid) {
         p->ndim = 3, p->nmid = nmid;
         build_choose_packed(b, number, b->m->nexperts * ncol, nmid);
+    } else {
+        p->decay = b->config->train.weight_decay_on == TRAIN_DECAY_ALL; /* biases */
     }
-    if (p->trainable && !b->rc)
-        b->rc = fsdpck_error_set(
-            b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
-            "'%s': the experts of a %s model stay frozen here; train it by adapters (section 'lora'), and "
-            "leave its experts out of lora.modules_to_save",
-            p->name, b->m->family->name);
+    if (p->saved && !b->rc)
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                 "key 'lora.modules_to_save': '%s' is of experts, which are not trained whole in an "
+                                 "adapter; without the section lora, all weights are trained",
+                                 p->source);
     return number;
 }
 

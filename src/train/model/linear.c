@@ -218,18 +218,23 @@ static void down_backward(struct compute *c, const struct bundle *b, const void 
     }
 }
 
+/* A fused weight is (nin, nout). */
 static void weight_backward(struct compute *c, const struct linear *lin, const void *x, struct kern_cmat dy)
 {
-    float *dw = grad_of(c, lin->w), *dbias = grad_of(c, lin->bias);
-    struct kern_gemm gemm = { .m = lin->nout,
-                              .n = lin->nin,
+    const bool fused = lin->fused;
+    float *dw = fused ? grad_row_of(c, lin->w, lin->expert) : grad_of(c, lin->w),
+          *dbias = fused ? grad_row_of(c, lin->bias, lin->expert) : grad_of(c, lin->bias);
+    const struct kern_cmat in = cmat(c, x, lin->nin);
+    const struct kern_mat to = grad_mat(dw, fused ? lin->nout : lin->nin);
+    struct kern_gemm gemm = { .m = fused ? lin->nin : lin->nout,
+                              .n = fused ? lin->nout : lin->nin,
                               .k = c->batch.ntok,
-                              .a = dy,
+                              .a = fused ? in : dy,
                               .trans_a = true,
-                              .b = cmat(c, x, lin->nin),
-                              .c = grad_mat(dw, lin->nin),
+                              .b = fused ? dy : in,
+                              .c = to,
                               .alpha = 1,
-                              .add = kern_const(grad_mat(dw, lin->nin)) };
+                              .add = kern_const(to) };
     if (dw)
         c->device->ops->gemm(c->stream, &gemm);
     if (dbias)

@@ -20,7 +20,7 @@ enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
 struct entry {
     char name[NAME];
     struct fsdpck_key path[4];
-    uint64_t shape[2], offset[2], size[2];
+    uint64_t shape[3], offset[3], size[3];
     struct fsdpck_save_box box;
     struct offload *offload; /* the state in a file: tree, and optimizer element of the box's first one */
     int tree;
@@ -85,8 +85,8 @@ static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, 
     e->offload = r->offload;
     e->tree = tree;
     e->at = p->own_at;
-    e->shape[0] = (uint64_t)p->nrow;
-    e->shape[1] = e->size[1] = (uint64_t)p->ncol;
+    param_shape(p, e->shape);
+    param_shape(p, e->size);
     e->offset[0] = (uint64_t)first;
     e->size[0] = (uint64_t)(nrow > 0 ? nrow : 0);
     e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = data, .read = read_box, .ctx = e };
@@ -338,14 +338,16 @@ int checkpoint_check_tensors(const struct job *job, const struct fsdpck_source *
     for (size_t i = 0; i < l->nparams * TREES; i++) {
         const struct param *p = &l->params[i / TREES];
         struct fsdpck_key path[4];
+        uint64_t shape[3];
         char name[NAME];
         if (!p->trainable)
             continue;
         nfound++;
         make_path(p, (int)(i % TREES), path, name);
         const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
-        if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow ||
-            (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
+        param_shape(p, shape);
+        if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim ||
+            memcmp(t->shape, shape, p->ndim * sizeof *shape) != 0)
             return refuse_tensor(job, src, name, t ? "of another shape" : "not in it", err);
     }
     return check_others(job, src, nfound, err);
