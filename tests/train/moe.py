@@ -247,6 +247,10 @@ class Moe(Tests):
             out, said = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": base})
             if self.bits(out) != want or ("6 weights stay quantized" in said) != (base == "as stored"):
                 raise Failure(f"{base}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
+        full = [self.train(f"oss-full-{ranks}", model, "--ranks", ranks, dtype={"base": "bf16"},
+                           checkpoint={"export_model": True})[0] for ranks, model in (("1", values), ("3", folder))]
+        if self.bits(full[0]) != self.bits(full[1]) or "quantization" in (full[1] / "model/config.json").read_text():
+            raise Failure("all weights trained: other bits than on the dequantized model, or its config.json quantized")
         self.goes_on(folder, values)
 
     def goes_on(self, folder, values):

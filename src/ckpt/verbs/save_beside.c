@@ -26,7 +26,7 @@ static int add_extra(struct fsdpck_assets_out *assets, const struct fsdpck_save_
 int fsdpck_save_assets(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *target,
                        struct fsdpck_assets_out *assets, struct fsdpck_error *err)
 {
-    struct fsdpck_source none = { .opt = *opt, .io = opt->io };
+    struct fsdpck_source none = { .opt = *opt, .io = opt->io, .dequantized = req->dequantized };
     int rc = req->assets ? fsdpck_assets_gather(&none, req->assets, target, false, FSDPCK_FLOAT32, assets, err) : 0;
     for (size_t i = 0; !rc && i < req->nextra_assets; i++)
         rc = add_extra(assets, &req->extra_assets[i], err);

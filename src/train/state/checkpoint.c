@@ -232,6 +232,7 @@ int checkpoint_write_as(const struct checkpoint_list *list, const struct checkpo
                                        .force = how->force,
                                        .state = state,
                                        .assets = lora ? NULL : job->config->model,
+                                       .dequantized = job->packed.held[0] != '\0',
                                        .extra_assets = &config,
                                        .nextra_assets = lora,
                                        .base = lora ? list->base : NULL };

@@ -75,6 +75,7 @@ struct fsdpck_save_request {
     size_t nitems;
     const char *state;  /* a JSON object for the index, or NULL (only rank 0's is used) */
     const char *assets; /* folder whose files become the assets, or NULL (only rank 0's is used) */
+    bool dequantized;   /* its config.json speaks of quantized weights, which these tensors are not: that is left out */
     const struct fsdpck_save_asset *extra_assets; /* (nextra_assets) more assets, from memory, with paths that the
                                                      folder lacks (only rank 0's are used) */
     size_t nextra_assets;
