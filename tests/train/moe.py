@@ -243,7 +243,7 @@ class Moe(Tests):
         (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4"}}))
         self.convert("export", folder, values, "--dequantize", "bf16")
         want = self.bits(self.train("oss-values", values, "--ranks", "1", lora=LORA)[0])
-        for ranks, base in (("1", "as stored"), ("3", "as stored"), ("5", "as stored"), ("2", "bf16")):
+        for ranks, base in (("1", "as stored"), ("3", "as stored"), ("2", "bf16")):
             out, said = self.train(f"oss-{ranks}", folder, "--ranks", ranks, lora=LORA, dtype={"base": base})
             if self.bits(out) != want or ("6 weights stay quantized" in said) != (base == "as stored"):
                 raise Failure(f"{base}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")

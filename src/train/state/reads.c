@@ -16,7 +16,7 @@ enum {
     CAST_NBYTES = 32 << 20,
     STRAIGHT_NBYTES = 256 << 20,
     NLOAD = 3,
-    PINNED_NBYTES = 64 << 20,
+    PINNED_NBYTES = 64 << 20, /* at least */
     ALIGNED = 64,
     PIECE_NBYTES = 64 << 10
 };
@@ -33,7 +33,7 @@ struct load {
     struct entry *entries;
     size_t n, capacity;
     uint64_t used_nbytes;    /* of the load's memory */
-    char *data;              /* apart: (PINNED_NBYTES) */
+    char *data;              /* apart: (reads.load_nbytes) */
     struct kern_event *sent; /* apart: the copies out of `data` are done */
 };
 
@@ -42,6 +42,7 @@ struct reads {
     struct fsdpck_source *src;
     bool separate_memory;
     struct kern_buffer pinned;          /* apart: shared by all loads */
+    uint64_t load_nbytes;               /* apart: of a load's memory */
     struct load loads[NLOAD], *filling; /* not apart: only the first is used */
     uint64_t
         waiting_nbytes; /* not apart: bytes added since the last flush; limits the time between two progress reports */
@@ -49,14 +50,31 @@ struct reads {
     struct load *pending;               /* apart: the load that has been read but not enqueued, or NULL */
 };
 
+static uint64_t aligned(uint64_t nbytes)
+{
+    return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+/* A row, which may be an expert, must fit into a load: of two bytes an element, cast to four. */
+static uint64_t load_nbytes(const struct layout *l)
+{
+    uint64_t most = PINNED_NBYTES;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        const uint64_t nbytes = p->packed ? 0 : aligned(6 * (uint64_t)p->ncol) + 3 * ALIGNED;
+        most = nbytes > most ? nbytes : most;
+    }
+    return most;
+}
+
 static int start_pinned(struct reads *b, struct fsdpck_error *err)
 {
     const struct kern_device *device = b->r->where->device;
     const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = b->r->where->index };
     char message[KERN_MESSAGE_BYTES];
-    int status = device->memory->alloc(pinned, NLOAD * (size_t)PINNED_NBYTES, &b->pinned, message);
+    int status = device->memory->alloc(pinned, NLOAD * b->load_nbytes, &b->pinned, message);
     for (int i = 0; i < NLOAD && status == KERN_OK; i++) {
-        b->loads[i].data = (char *)b->pinned.data + (size_t)i * PINNED_NBYTES;
+        b->loads[i].data = (char *)b->pinned.data + (size_t)i * b->load_nbytes;
         status = device->event_new(b->r->where->index, false, &b->loads[i].sent, message);
         if (status == KERN_OK)
             device->event_record(b->loads[i].sent, b->r->compute->stream);
@@ -86,6 +104,7 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
     b->src = src;
     b->filling = b->loads;
     b->separate_memory = r->where->device->separate_memory;
+    b->load_nbytes = load_nbytes(&r->job->layout);
     int rc = b->separate_memory ? start_pinned(b, err) : 0;
     if (rc)
         reads_free(b);
@@ -275,11 +294,6 @@ static int add_straight(struct reads *b, const struct reads_rows *rows, struct f
     return flush(b, err);
 }
 
-static uint64_t aligned(uint64_t nbytes)
-{
-    return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
-}
-
 /* Adds as many rows as fit; at least one into an empty load. */
 static int add_some(struct reads *b, struct reads_rows *rows, struct fsdpck_error *err)
 {
@@ -287,12 +301,13 @@ static int add_some(struct reads *b, struct reads_rows *rows, struct fsdpck_erro
     const bool cast = rows->tensor->dtype != rows->dtype;
     const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes,
                    whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
-    const uint64_t row = raw_row + (cast ? whole_row : 0), room = PINNED_NBYTES - to->used_nbytes;
+    const uint64_t row = raw_row + (cast ? whole_row : 0), room = b->load_nbytes - to->used_nbytes;
     uint64_t nrow = room > 2 * ALIGNED ? (room - 2 * ALIGNED) / row : 0;
     if (nrow == 0 && to->n == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, fsdpck_source_path(b->src),
-                                "tensor '%s' has rows of %llu bytes; %d are supported on a device", rows->tensor->name,
-                                (unsigned long long)raw_row, PINNED_NBYTES / 2);
+                                "tensor '%s' has rows of %llu bytes; %llu are supported on a device",
+                                rows->tensor->name, (unsigned long long)raw_row,
+                                (unsigned long long)(room * raw_row / row));
     if (nrow == 0)
         return flush(b, err);
     int rc = reserve(to, err);
