@@ -77,6 +77,27 @@ static void dequantize_strip(const struct cpu_simd *simd, void *ctx, int64_t row
 
 enum { TILE_ROWS = 32, TILE_COLS = 256 }; /* a row of the result is written by cache lines */
 
+typedef uint16_t lanes __attribute__((vector_size(16)));
+#define LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+
+/* Three rounds that interleave row i with row i + 4. in: of a tile; out: (8, TILE_ROWS) */
+static void turn_8x8(const uint16_t *in, uint16_t *out)
+{
+    lanes a[8], b[8];
+    for (int i = 0; i < 8; i++)
+        memcpy(&a[i], in + i * TILE_COLS, sizeof a[i]);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            b[2 * i] = LOW(a[i], a[i + 4]);
+            b[2 * i + 1] = HIGH(a[i], a[i + 4]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (int i = 0; i < 8; i++)
+        memcpy(out + i * TILE_ROWS, &a[i], sizeof a[i]);
+}
+
 static void put_column(const struct cpu_simd *simd, struct kern_mat to, int64_t at, const uint16_t *column, int64_t n)
 {
     if (to.dtype == KERN_F32)
@@ -92,14 +113,17 @@ static void turn_tile(void *ctx, int64_t piece, unsigned worker)
     const int64_t ncuts = (d->ncol + TILE_COLS - 1) / TILE_COLS, row = piece / ncuts * TILE_ROWS,
                   col = piece % ncuts * TILE_COLS, nrow = d->nrow - row < TILE_ROWS ? d->nrow - row : TILE_ROWS,
                   ncol = d->ncol - col < TILE_COLS ? d->ncol - col : TILE_COLS;
-    uint16_t tile[TILE_ROWS][TILE_COLS], column[TILE_ROWS];
+    uint16_t tile[TILE_ROWS][TILE_COLS], columns[8][TILE_ROWS];
     (void)worker;
+    if (nrow < TILE_ROWS || ncol < TILE_COLS)
+        memset(tile, 0, sizeof tile);
     for (int64_t i = 0; i < nrow; i++)
         run_row(j->simd, j, row + i, col, ncol, tile[i]);
-    for (int64_t k = 0; k < ncol; k++) {
-        for (int64_t i = 0; i < nrow; i++)
-            column[i] = tile[i][k];
-        put_column(j->simd, d->to, (col + k) * d->to.pitch + row, column, nrow);
+    for (int64_t k = 0; k < ncol; k += 8) {
+        for (int i = 0; i < TILE_ROWS; i += 8)
+            turn_8x8(&tile[i][k], &columns[0][i]);
+        for (int64_t i = k; i < ncol && i < k + 8; i++)
+            put_column(j->simd, d->to, (col + i) * d->to.pitch + row, columns[i - k], nrow);
     }
 }
 

@@ -10,10 +10,12 @@
 #include "hf/weight_names.h"
 #include "view/experts_view.h"
 
+enum { MOST_EXPERTS = 1 << 16 }; /* each takes memory here; quantizers refuse larger stacks */
+
 static bool is_stack(const struct fsdpck_tensor *t)
 {
-    return t->ndim == 3 && fsdpck_dtype_info(t->dtype)->kind == FSDPCK_KIND_FLOAT &&
-           fsdpck_expert_is_name(fsdpck_weight_name(t));
+    return t->ndim == 3 && t->nelem && t->shape[0] <= MOST_EXPERTS &&
+           fsdpck_dtype_info(t->dtype)->kind == FSDPCK_KIND_FLOAT && fsdpck_expert_is_name(fsdpck_weight_name(t));
 }
 
 static bool has_stacks(const struct fsdpck_source *src)
