@@ -251,10 +251,14 @@ def train(config, *options, code=0):
     return done
 
 
+def adapter_of(folder):
+    return folder / "run/adapter/adapter_model.safetensors"
+
+
 def result(folder):
     """The adapter's bytes, and the losses."""
     lines = (folder / "run/metrics.jsonl").read_text().splitlines()
-    return (folder / "run/adapter/adapter_model.safetensors").read_bytes(), [json.loads(x)["loss"] for x in lines]
+    return adapter_of(folder).read_bytes(), [json.loads(x)["loss"] for x in lines]
 
 
 def started_anew(folder, *options, keep_cache=True, **sections):
@@ -281,6 +285,26 @@ def same_for_any_ranks(folder):
                                                                       })):
             need(started_anew(folder, *options, dtype={"param": dtype}, fsdp=fsdp) == want, dtype, options, fsdp)
         need(started_anew(folder, "--ranks", 2, keep_cache=False, dtype={"param": dtype}) == want, dtype, "no cache")
+
+
+def every_linear(folder):
+    """Adapters on all linear layers, those that all blocks depend on too; and on these alone."""
+    ends = ["linear_1", "single_stream_modulation.linear", "norm_out.linear", "context_embedder"]
+    for dtype, targets in (("fp32", "all-linear"), ("bf16", "all-linear"), ("fp32", ends)):
+        some = {"dtype": {"param": dtype}, "lora": {"target_modules": targets}}
+        want = started_anew(folder, **some)
+        for options, fsdp in ((["--ranks", 2, "--gather", "copy"], {}), (["--ranks", 3], {
+                "activation_checkpointing": "block"
+        }), (["--ranks", 5], {})):
+            need(started_anew(folder, *options, fsdp=fsdp, **some) == want, dtype, targets, options)
+    names = {name.removeprefix("base_model.model.").rsplit(".lora_")[0]: 0 for name in tensors(adapter_of(folder))}
+    need(len(names) == 4 and all(any(n.endswith(e) for e in ends) for n in names), names)
+    started_anew(folder, lora={"target_modules": "all-linear"})
+    trained = tensors(adapter_of(folder))
+    config = json.loads((folder / "run/adapter/adapter_config.json").read_text())
+    modules = {name.removeprefix("base_model.model.").rsplit(".lora_")[0] for name in trained}
+    need(set(config["target_modules"]) == modules and len(modules) == 39, sorted(modules))
+    need(all(any(data) for name, (_, _, data) in trained.items() if ".lora_B." in name), "a B that did not move")
 
 
 def launched(folder):
@@ -402,14 +426,6 @@ def not_trained(folder):
     for sections, words in (({
             "model": str(MODEL / "transformer")
     }, "whole pipeline"), ({
-            "lora": {
-                "target_modules": ["x_embedder"]
-            }
-    }, "x_embedder"), ({
-            "lora": {
-                "target_modules": ["norm_out.linear"]
-            }
-    }, "norm_out"), ({
             "lora": {
                 "target_modules": ["nothing"]
             }
@@ -554,27 +570,33 @@ def quantized(folder, fsdpck):
             subprocess.run([fsdpck, *command], check=True, capture_output=True)
         shutil.copy(MODEL / "transformer/config.json", pipeline / "transformer")
         for model, base in ((MODEL, form), (pipeline, "bf16")):
-            bits.append(started_anew(folder, "--ranks", 2, model=str(model), dtype={"param": "bf16", "base": base}))
+            bits.append(
+                started_anew(folder,
+                             "--ranks",
+                             2,
+                             model=str(model),
+                             dtype={
+                                 "param": "bf16",
+                                 "base": base
+                             },
+                             lora={"target_modules": "all-linear"}))
         need(bits[0] == bits[1], form)
 
 
 def dropped(folder):
     """Dropout's masks depend on the picture's place in the run, not on ranks or on what is computed anew."""
-    want = started_anew(folder, lora={"lora_dropout": 0.3, "use_rslora": True, "rank_pattern": {"to_q": 2}})
-    need(want[1] != started_anew(folder)[1])
-    need(want == started_anew(folder,
-                              "--ranks",
-                              3,
-                              "--gather",
-                              "copy",
-                              fsdp={"activation_checkpointing": "block"},
-                              lora={
-                                  "lora_dropout": 0.3,
-                                  "use_rslora": True,
-                                  "rank_pattern": {
-                                      "to_q": 2
-                                  }
-                              }))
+    for targets in ("all-linear", ["to_q", "to_k", "to_out.0", "linear_in"]):
+        lora = {"lora_dropout": 0.3, "use_rslora": True, "rank_pattern": {"to_q": 2}, "target_modules": targets}
+        want = started_anew(folder, lora=lora)
+        need(want[1] != started_anew(folder, lora={**lora, "lora_dropout": 0})[1])
+        again = started_anew(folder,
+                             "--ranks",
+                             3,
+                             "--gather",
+                             "copy",
+                             fsdp={"activation_checkpointing": "block"},
+                             lora=lora)
+        need(want == again, targets)
 
 
 def tensors(path):
@@ -646,9 +668,9 @@ def surveyed(folder):
         tokenize(*options, code=code)
 
 
-CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks, launched,
-          stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun, varied, quantized, dropped,
-          exported, surveyed, not_trained)
+CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
+          every_linear, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun,
+          varied, quantized, dropped, exported, surveyed, not_trained)
 
 
 def run_all(checks):

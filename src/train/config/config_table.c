@@ -220,7 +220,7 @@ const struct config_key config_keys[] = {
       .type = KEY_TARGETS,
       .default_value.text = "all-linear",
       .doc = "Modules that get an adapter. A list names the ends of their paths. A regular expression matches whole "
-             "paths. \"all-linear\" selects every linear module but the head." },
+             "paths. \"all-linear\" selects every linear module but a language model's head." },
     { .name = "lora.target_parameters",
       .type = KEY_NAMES,
       .offset = AT(lora.target_parameters),

@@ -206,7 +206,7 @@ int compute_sync(struct compute *c, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* compute calls before_group before it uses the parameters of a group, and after_group after the last use until the
  * next before_group. Forward: every group in order; a tied embedding again with the head. Backward: the layers that
- * propagate a gradient, last first, then an embedding with an adapter. */
+ * propagate a gradient, last first, then an embedding with an adapter, or FLUX.2's first group if it trains. */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void (*after_group)(void *ctx, uint32_t group);

@@ -54,8 +54,8 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok);
 /* Allocates the buffers for DoRA; nothing without DoRA. */
 void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 
-/* True if the embedding or its adapter trains. */
-bool compute_trains_embedding(const struct layout *l);
+/* True if the embedding or its adapter trains; of FLUX.2, something before the first block. */
+bool compute_trains_first(const struct layout *l);
 
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l);

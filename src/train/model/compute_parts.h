@@ -34,7 +34,7 @@ struct compute_parts {
     void (*norm_backward)(struct compute *c);
     void (*recompute)(struct compute *c, int64_t number);
     void (*block_backward)(struct compute *c, int64_t number);
-    void (*first_backward)(struct compute *c); /* only if the embedding trains */
+    void (*first_backward)(struct compute *c); /* only if something in its group trains */
 };
 
 extern const struct compute_parts decoder_parts, flux2_parts;

@@ -46,6 +46,7 @@ struct flux2_layers {
     struct linear modulation_text, modulation_image, modulation_single;
     struct linear context; /* of the text's embeddings */
     struct linear last;    /* norm_out.linear: scale and shift */
+    bool first_trains;     /* something before the first block is trained */
     int64_t ndouble, nsingle;
     struct flux2_double *doubles; /* (ndouble) owned */
     struct flux2_single *singles; /* (nsingle) owned */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The blocks of FLUX.2's transformer, forward and backward. Outputs of norms are computed anew in the backward pass.
- * Modulations are constants there. */
+ * Modulations are constants there unless a layer trains that they come from. */
 #include "model/flux2_impl.h"
 
 #include <math.h>
@@ -21,20 +21,54 @@ static struct bundle qkv_of(const struct flux2_run *r, const struct flux2_stream
     return bundle_of(r->c, (const struct linear *[]){ &s->q, &s->k, &s->v }, 3);
 }
 
-void flux2_modulate(struct flux2_run *r, const float *modulation, void *z, int64_t first, int64_t n)
+void flux2_modulate(struct flux2_run *r, const struct flux2_modulation *modulation, int64_t at, void *z, int64_t first,
+                    int64_t n)
 {
     const int64_t d = r->c->m->hidden;
     const struct kern_modulate m = { .nrow = n,
                                      .ncol = d,
                                      .x = kern_const(flux2_rows(r, z, first, d)),
-                                     .shift = modulation,
-                                     .scale = modulation + d,
+                                     .shift = modulation->value + at * d,
+                                     .scale = modulation->value + (at + 1) * d,
                                      .eps = r->c->m->eps,
                                      .y = flux2_rows(r, r->h, first, d) };
     r->c->device->images->modulate(r->c->stream, &m);
 }
 
-void flux2_modulate_backward(struct flux2_run *r, const float *modulation, void *z, int64_t first, int64_t n)
+/* sum += Σ over n rows from `first` on of the products of a and b, (n, D). */
+static void sum_products(struct flux2_run *r, void *a, void *b, int64_t first, int64_t n, float *sum)
+{
+    const int64_t d = r->c->m->hidden;
+    const struct kern_dora_grad g = { .nrow = n,
+                                      .ncol = d,
+                                      .dy = kern_const(flux2_rows(r, a, first, d)),
+                                      .u = kern_const(flux2_rows(r, b, first, d)),
+                                      .norm = r->ones,
+                                      .dm = sum,
+                                      .scratch = r->c->sums };
+    r->c->device->ops->dora_grad(r->c->stream, &g);
+}
+
+/* The gradients of shift and scale; leaves the norm without them in r->h. */
+static void shift_scale_backward(struct flux2_run *r, const struct flux2_modulation *m, int64_t at, void *z,
+                                 int64_t first, int64_t n)
+{
+    const int64_t d = r->c->m->hidden;
+    const struct kern_modulate norm = { .nrow = n,
+                                        .ncol = d,
+                                        .x = kern_const(flux2_rows(r, z, first, d)),
+                                        .shift = r->zeros,
+                                        .scale = r->zeros,
+                                        .eps = r->c->m->eps,
+                                        .y = flux2_rows(r, r->h, first, d) };
+    r->c->device->images->modulate(r->c->stream, &norm);
+    r->c->device->ops->sum_rows(r->c->stream, m->grad + at * d, kern_const(flux2_rows(r, r->dh, first, d)), n, d,
+                                r->c->sums);
+    sum_products(r, r->dh, r->h, first, n, m->grad + (at + 1) * d);
+}
+
+void flux2_modulate_backward(struct flux2_run *r, const struct flux2_modulation *modulation, int64_t at, void *z,
+                             int64_t first, int64_t n)
 {
     const int64_t d = r->c->m->hidden;
     const struct kern_mat dz = flux2_rows(r, r->dz, first, d);
@@ -42,20 +76,23 @@ void flux2_modulate_backward(struct flux2_run *r, const float *modulation, void 
                                           .ncol = d,
                                           .x = kern_const(flux2_rows(r, z, first, d)),
                                           .dy = kern_const(flux2_rows(r, r->dh, first, d)),
-                                          .scale = modulation + d,
+                                          .scale = modulation->value + (at + 1) * d,
                                           .eps = r->c->m->eps,
                                           .add = kern_const(dz),
                                           .dx = dz };
+    if (modulation->grad)
+        shift_scale_backward(r, modulation, at, z, first, n);
     r->c->device->images->modulate_grad(r->c->stream, &g);
 }
 
-/* out = z + gate·h */
-static void gate(struct flux2_run *r, const float *gates, void *z, int64_t first, int64_t n, void *out)
+/* out = z + gate·h; the gate is at D·`at` of m. */
+static void gate(struct flux2_run *r, const struct flux2_modulation *m, int64_t at, void *z, int64_t first, int64_t n,
+                 void *out)
 {
     const int64_t d = r->c->m->hidden;
     const struct kern_gate g = { .nrow = n,
                                  .ncol = d,
-                                 .gate = gates,
+                                 .gate = m->value + at * d,
                                  .x = kern_const(flux2_rows(r, r->h, first, d)),
                                  .add = kern_const(flux2_rows(r, z, first, d)),
                                  .y = flux2_rows(r, out, first, d) };
@@ -63,15 +100,28 @@ static void gate(struct flux2_run *r, const float *gates, void *z, int64_t first
 }
 
 /* dh = gate·dz */
-static void gate_backward(struct flux2_run *r, const float *gates, int64_t first, int64_t n)
+static void gate_backward(struct flux2_run *r, const struct flux2_modulation *m, int64_t at, int64_t first, int64_t n)
 {
     const int64_t d = r->c->m->hidden;
     const struct kern_gate g = { .nrow = n,
                                  .ncol = d,
-                                 .gate = gates,
+                                 .gate = m->value + at * d,
                                  .x = kern_const(flux2_rows(r, r->dz, first, d)),
                                  .y = flux2_rows(r, r->dh, first, d) };
     r->c->device->images->gate(r->c->stream, &g);
+}
+
+/* The gradient of the gate, if it is wanted. What it multiplies, the output of `layer`, is computed anew from its input
+ * into r->h. */
+static void gates_backward(struct flux2_run *r, const struct flux2_modulation *m, int64_t at,
+                           const struct bundle *layer, const void *x, void *s, int64_t first, int64_t n)
+{
+    const int64_t d = r->c->m->hidden;
+    const struct kern_mat h = flux2_rows(r, r->h, first, d);
+    if (!m->grad)
+        return;
+    bundle_forward(r->c, layer, x, s, NULL, &h);
+    sum_products(r, r->dz, r->h, first, n, m->grad + at * d);
 }
 
 /* The norm of q's or k's heads in n rows from `first` on. */
@@ -179,14 +229,14 @@ static void attend_backward(struct flux2_run *r, const struct attention_views *a
 /* A stream's rows, and its modulation: shift, scale and gate of the attention, then of the MLP. */
 struct stream {
     const struct flux2_stream *layers;
-    const float *modulation;
+    const struct flux2_modulation *modulation;
     int64_t number, first, n;
 };
 
 static struct stream stream_of(const struct flux2_run *r, const struct flux2_double *b, int number)
 {
-    return number == FLUX2_TEXT ? (struct stream){ &b->text, r->of_text, number, 0, r->ntext }
-                                : (struct stream){ &b->image, r->of_image, number, r->ntext, r->nimage };
+    return number == FLUX2_TEXT ? (struct stream){ &b->text, &r->of_text, number, 0, r->ntext }
+                                : (struct stream){ &b->image, &r->of_image, number, r->ntext, r->nimage };
 }
 
 static void stream_qkv(struct flux2_run *r, const struct stream *s, const struct flux2_kept *k)
@@ -196,7 +246,7 @@ static void stream_qkv(struct flux2_run *r, const struct stream *s, const struct
     const struct kern_mat y[BUNDLE] = { flux2_rows(r, k->q_raw, s->first, d), flux2_rows(r, k->k_raw, s->first, d),
                                         flux2_rows(r, k->v, s->first, d) };
     r->c->batch.ntok = s->n;
-    flux2_modulate(r, s->modulation, k->z, s->first, s->n);
+    flux2_modulate(r, s->modulation, 0, k->z, s->first, s->n);
     bundle_forward(r->c, &qkv, flux2_row(r, r->h, s->first, d), k->s_qkv[s->number], NULL, y);
     norm_heads(r, s->layers->q_norm, y[0], flux2_rows(r, k->q, s->first, d), k->rstd_q, s->first, s->n);
     norm_heads(r, s->layers->k_norm, y[1], flux2_rows(r, k->k, s->first, d), k->rstd_k, s->first, s->n);
@@ -234,8 +284,8 @@ static void stream_rest(struct flux2_run *r, const struct stream *s, const struc
                           act = mat(r->c, r->act, inner);
     r->c->batch.ntok = s->n;
     bundle_forward(r->c, &b[0], flux2_row(r, k->o, s->first, d), k->s_out[s->number], NULL, &h);
-    gate(r, s->modulation + 2 * d, k->z, s->first, s->n, k->z2);
-    flux2_modulate(r, s->modulation + 3 * d, k->z2, s->first, s->n);
+    gate(r, s->modulation, 2, k->z, s->first, s->n, k->z2);
+    flux2_modulate(r, s->modulation, 3, k->z2, s->first, s->n);
     bundle_forward(r->c, &b[1], h.data, k->s_mlp_in[s->number], NULL, &wide);
     activate(r, wide, column(r, wide.data, inner, 2 * inner), s->n, act);
     if (!out) {
@@ -243,7 +293,7 @@ static void stream_rest(struct flux2_run *r, const struct stream *s, const struc
         return;
     }
     bundle_forward(r->c, &b[2], act.data, k->s_mlp_out[s->number], NULL, &h);
-    gate(r, s->modulation + 5 * d, k->z2, s->first, s->n, out);
+    gate(r, s->modulation, 5, k->z2, s->first, s->n, out);
 }
 
 static void double_block(struct flux2_run *r, const struct flux2_double *b, const struct flux2_kept *k, void *out)
@@ -269,7 +319,7 @@ static void single_block(struct flux2_run *r, const struct flux2_single *b, cons
     const struct kern_mat q_raw = wide, k_raw = column(r, k->wide, d, pitch), q = in_place ? q_raw : mat(r->c, k->q, d),
                           keys = in_place ? k_raw : mat(r->c, k->k, d);
     r->c->batch.ntok = r->n;
-    flux2_modulate(r, r->of_single, k->z, 0, r->n);
+    flux2_modulate(r, &r->of_single, 0, k->z, 0, r->n);
     bundle_forward(r->c, &in, r->h, k->s_qkv[0], NULL, &wide);
     norm_heads(r, b->q_norm, q_raw, q, k->rstd_q, 0, r->n);
     norm_heads(r, b->k_norm, k_raw, keys, k->rstd_k, 0, r->n);
@@ -281,7 +331,7 @@ static void single_block(struct flux2_run *r, const struct flux2_single *b, cons
         return;
     }
     bundle_forward(r->c, &last, k->both, k->s_out[0], NULL, &h);
-    gate(r, r->of_single + 2 * d, k->z, 0, r->n, out);
+    gate(r, &r->of_single, 2, k->z, 0, r->n, out);
 }
 
 void flux2_block(struct flux2_run *r, int64_t number, const struct flux2_kept *k, void *out)
@@ -303,18 +353,21 @@ static void stream_rest_backward(struct flux2_run *r, const struct stream *s, co
     const struct kern_mat wide = flux2_rows(r, k->wide, s->first, 2 * inner), act = mat(r->c, r->act, inner);
     const struct kern_cmat dwide = kern_const(wide);
     r->c->batch.ntok = s->n;
-    gate_backward(r, s->modulation + 5 * d, s->first, s->n);
+    gate_backward(r, s->modulation, 5, s->first, s->n);
     bundle_backward(r->c, &b[2], k->s_mlp_out[s->number], &dh, NULL, act.data);
-    activate_backward(r, wide, column(r, wide.data, inner, 2 * inner), s->n, act, linear_trains(r->c, mlp_out));
+    activate_backward(r, wide, column(r, wide.data, inner, 2 * inner), s->n, act,
+                      linear_trains(r->c, mlp_out) || s->modulation->grad);
     bundle_backward_rest(r->c, &b[2], act.data, k->s_mlp_out[s->number], &dh);
+    gates_backward(r, s->modulation, 5, &b[2], act.data, k->s_mlp_out[s->number], s->first, s->n);
     bundle_backward(r->c, &b[1], k->s_mlp_in[s->number], &dwide, NULL, flux2_row(r, r->dh, s->first, d));
     if (linear_trains(r->c, mlp_in))
-        flux2_modulate(r, s->modulation + 3 * d, k->z2, s->first, s->n);
+        flux2_modulate(r, s->modulation, 3, k->z2, s->first, s->n);
     bundle_backward_rest(r->c, &b[1], flux2_row(r, r->h, s->first, d), k->s_mlp_in[s->number], &dwide);
-    flux2_modulate_backward(r, s->modulation + 3 * d, k->z2, s->first, s->n);
-    gate_backward(r, s->modulation + 2 * d, s->first, s->n);
+    flux2_modulate_backward(r, s->modulation, 3, k->z2, s->first, s->n);
+    gate_backward(r, s->modulation, 2, s->first, s->n);
     bundle_backward(r->c, &b[0], k->s_out[s->number], &dh, NULL, flux2_row(r, r->dboth, s->first, d));
     bundle_backward_rest(r->c, &b[0], flux2_row(r, k->o, s->first, d), k->s_out[s->number], &dh);
+    gates_backward(r, s->modulation, 2, &b[0], flux2_row(r, k->o, s->first, d), k->s_out[s->number], s->first, s->n);
 }
 
 static void stream_qkv_backward(struct flux2_run *r, const struct stream *s, const struct flux2_kept *k,
@@ -331,10 +384,10 @@ static void stream_qkv_backward(struct flux2_run *r, const struct stream *s, con
     norm_heads_backward(r, l->k_norm, flux2_rows(r, k->k_raw, s->first, d), dk, k->rstd_k, s->first, s->n);
     bundle_backward(r->c, &qkv, k->s_qkv[s->number], dy, NULL, wants_dz ? flux2_row(r, r->dh, s->first, d) : NULL);
     if (linear_trains(r->c, &l->q) || linear_trains(r->c, &l->k) || linear_trains(r->c, &l->v))
-        flux2_modulate(r, s->modulation, k->z, s->first, s->n);
+        flux2_modulate(r, s->modulation, 0, k->z, s->first, s->n);
     bundle_backward_rest(r->c, &qkv, flux2_row(r, r->h, s->first, d), k->s_qkv[s->number], dy);
     if (wants_dz)
-        flux2_modulate_backward(r, s->modulation, k->z, s->first, s->n);
+        flux2_modulate_backward(r, s->modulation, 0, k->z, s->first, s->n);
 }
 
 /* The gradients of q, k and v are three matrices in dwide. */
@@ -384,19 +437,20 @@ static void single_backward(struct flux2_run *r, const struct flux2_single *b, c
                                           .dgate = column(r, r->dwide, 3 * d, pitch),
                                           .dup = column(r, r->dwide, 3 * d + inner, pitch) };
     r->c->batch.ntok = r->n;
-    gate_backward(r, r->of_single + 2 * d, 0, r->n);
+    gate_backward(r, &r->of_single, 2, 0, r->n);
     bundle_backward(r->c, &last, k->s_out[0], &dh, NULL, r->dboth);
     bundle_backward_rest(r->c, &last, k->both, k->s_out[0], &dh);
+    gates_backward(r, &r->of_single, 2, &last, k->both, k->s_out[0], 0, r->n);
     r->c->device->ops->swiglu_grad(r->c->stream, &act);
     attend_backward(r, &a, k->lse);
     norm_heads_backward(r, b->q_norm, mat(r->c, k->wide, pitch), a.dq, k->rstd_q, 0, r->n);
     norm_heads_backward(r, b->k_norm, column(r, k->wide, d, pitch), a.dk, k->rstd_k, 0, r->n);
     bundle_backward(r->c, &in, k->s_qkv[0], &dwide, NULL, wants_dz ? r->dh : NULL);
     if (linear_trains(r->c, &b->in))
-        flux2_modulate(r, r->of_single, k->z, 0, r->n);
+        flux2_modulate(r, &r->of_single, 0, k->z, 0, r->n);
     bundle_backward_rest(r->c, &in, r->h, k->s_qkv[0], &dwide);
     if (wants_dz)
-        flux2_modulate_backward(r, r->of_single, k->z, 0, r->n);
+        flux2_modulate_backward(r, &r->of_single, 0, k->z, 0, r->n);
 }
 
 void flux2_block_backward(struct flux2_run *r, int64_t number, const struct flux2_kept *k, bool wants_dz)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comes before FLUX.2's first block: both sequences, the embedding of the time, all modulations, the tables of
- * RoPE on four axes (the facts: diffusers' transformer_flux2.py). */
+/* The ends of FLUX.2's transformer, forward and backward: both sequences at the width of the blocks, the tables of RoPE
+ * on four axes, and the velocity (the facts: diffusers' transformer_flux2.py). */
 #include "model/flux2_impl.h"
 
 #include <math.h>
@@ -26,12 +26,7 @@ void flux2_alloc(struct flux2_run *r, struct bump *v, bool backward)
                                                 .scale = 1 };
     const size_t forward = c->device->ops->attention_scratch(c->stream, &shape),
                  gradient = backward ? c->device->ops->attention_grad_scratch(c->stream, &shape) : 0;
-    float **const of_time[] = { &r->hidden,  &r->temb,    &r->guidance, &r->of_single,
-                                &r->of_last, &r->of_text, &r->of_image };
-    static const int64_t widths[] = { 1, 1, 1, 3, 4, 6, 6 }; /* times D */
-    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
-        *of_time[i] = bump_floats(v, widths[i] * d);
-    r->features = bump_floats(v, 2 * FLUX2_FREQUENCIES);
+    flux2_time_alloc(r, v, backward);
     r->positions = bump_ints(v, n);
     r->raw = bump_floats(v, input);
     r->rows = bump_acts(v, c->dtype, r->nimage * m->flux2.nchannel);
@@ -39,7 +34,10 @@ void flux2_alloc(struct flux2_run *r, struct bump *v, bool backward)
     r->velocity = bump_floats(v, r->nimage * m->flux2.nchannel);
     r->h = bump_acts(v, c->dtype, n * d);
     r->act = bump_acts(v, c->dtype, n * m->inner);
-    r->s_head = bump_acts(v, KERN_F32, n * rank);
+    r->s_context = bump_acts(v, c->dtype, r->ntext * c->l->flux2->context.r);
+    r->s_rows = bump_acts(v, c->dtype, r->nimage * c->l->embed.r);
+    r->s_head = bump_acts(v, c->dtype, r->nimage * c->l->head.r);
+    c->sums = bump_floats(v, backward ? kern_sum_rows_scratch(n, most(3 * d + 2 * m->inner, 6 * d)) : 0);
     r->dz = bump_acts(v, c->dtype, backward ? n * d : 0);
     r->dh = bump_acts(v, c->dtype, backward ? n * d : 0);
     r->dwide = bump_acts(v, c->dtype, backward ? n * (3 * d + 2 * m->inner) : 0);
@@ -98,59 +96,6 @@ int flux2_send_tables(struct flux2_run *r, struct fsdpck_error *err)
     return rc;
 }
 
-/* y = x·Wᵀ of the row of the time, in fp32, with the layer's adapter. */
-static void apply_to_time(struct flux2_run *r, const struct linear *x, const float *in, float *out)
-{
-    const enum kern_dtype dtype = r->c->dtype;
-    const struct bundle b = bundle_of(r->c, &x, 1);
-    const struct kern_mat y = { out, x->nout, KERN_F32 };
-    r->c->dtype = KERN_F32;
-    r->c->batch.ntok = 1;
-    bundle_forward(r->c, &b, in, r->s_head, NULL, &y);
-    r->c->dtype = dtype;
-}
-
-static void silu(struct flux2_run *r, float *y, const float *x)
-{
-    const int64_t d = r->c->m->hidden;
-    r->c->device->images->silu(r->c->stream, (struct kern_mat){ y, d, KERN_F32 }, (struct kern_cmat){ x, d, KERN_F32 },
-                               1, d);
-}
-
-/* The embedding of a number from 0 to 1, as PyTorch computes it: angles are products of fp32. */
-static void embed_number(struct flux2_run *r, const struct linear layers[2], float number, float *out)
-{
-    float features[2 * FLUX2_FREQUENCIES];
-    for (int i = 0; i < FLUX2_FREQUENCIES; i++) {
-        const float exponent = -(float)log(10000.0) * (float)i / (float)FLUX2_FREQUENCIES,
-                    angle = number * 1000.0f * expf(exponent);
-        features[i] = cosf(angle);
-        features[FLUX2_FREQUENCIES + i] = sinf(angle);
-    }
-    r->c->device->memory->copy(r->c->stream, r->features, features, sizeof features);
-    apply_to_time(r, &layers[0], r->features, r->hidden);
-    silu(r, r->hidden, r->hidden);
-    apply_to_time(r, &layers[1], r->hidden, out);
-}
-
-/* Leaves SiLU of the embedding of the time in r->hidden, of which all modulations are made. */
-static void modulations(struct flux2_run *r, float sigma, float guidance)
-{
-    const struct flux2_layers *l = r->c->l->flux2;
-    const int64_t d = r->c->m->hidden;
-    embed_number(r, l->time, sigma, r->temb);
-    if (r->c->m->flux2.guided) {
-        const struct kern_mat temb = { r->temb, d, KERN_F32 };
-        embed_number(r, l->guidance, guidance, r->guidance);
-        r->c->device->ops->add(r->c->stream, temb, kern_const(temb), (struct kern_cmat){ r->guidance, d, KERN_F32 }, 1,
-                               d);
-    }
-    silu(r, r->hidden, r->temb);
-    apply_to_time(r, &l->modulation_text, r->hidden, r->of_text);
-    apply_to_time(r, &l->modulation_image, r->hidden, r->of_image);
-    apply_to_time(r, &l->modulation_single, r->hidden, r->of_single);
-}
-
 void flux2_send_text(struct flux2_run *r, const float *text)
 {
     const int64_t width = r->c->m->flux2.text_width;
@@ -159,32 +104,31 @@ void flux2_send_text(struct flux2_run *r, const float *text)
                             r->ntext, width);
 }
 
+static struct bundle context_of(const struct flux2_run *r)
+{
+    const struct linear *context = &r->c->l->flux2->context;
+    return bundle_of(r->c, &context, 1);
+}
+
+static struct bundle embed_of(const struct flux2_run *r)
+{
+    const struct linear *embed = &r->c->l->embed;
+    return bundle_of(r->c, &embed, 1);
+}
+
 void flux2_first(struct flux2_run *r, const float *x, float sigma, float guidance, void *z)
 {
     const int64_t d = r->c->m->hidden, nchannel = r->c->m->flux2.nchannel;
-    const struct linear *layers[FLUX2_STREAMS] = { &r->c->l->flux2->context, &r->c->l->embed };
-    const struct bundle text = bundle_of(r->c, &layers[FLUX2_TEXT], 1),
-                        image = bundle_of(r->c, &layers[FLUX2_IMAGE], 1);
+    const struct bundle text = context_of(r), image = embed_of(r);
     const struct kern_mat of_text = mat(r->c, z, d), of_image = flux2_rows(r, z, r->ntext, d);
-    modulations(r, sigma, guidance);
+    flux2_modulations(r, sigma, guidance);
     r->c->device->memory->copy(r->c->stream, r->raw, x, (size_t)(r->nimage * nchannel) * sizeof *x);
     r->c->device->ops->cast(r->c->stream, mat(r->c, r->rows, nchannel),
                             (struct kern_cmat){ r->raw, nchannel, KERN_F32 }, r->nimage, nchannel);
     r->c->batch.ntok = r->ntext;
-    bundle_forward(r->c, &text, r->context, r->s_head, NULL, &of_text);
+    bundle_forward(r->c, &text, r->context, r->s_context, NULL, &of_text);
     r->c->batch.ntok = r->nimage;
-    bundle_forward(r->c, &image, r->rows, r->s_head, NULL, &of_image);
-}
-
-/* norm_out.linear gives the scale before the shift, all others the shift before the scale. */
-static void last_modulation(struct flux2_run *r)
-{
-    const int64_t d = r->c->m->hidden;
-    const struct kern_memory *memory = r->c->device->memory;
-    float *given = r->of_last + 2 * d;
-    apply_to_time(r, &r->c->l->flux2->last, r->hidden, given);
-    memory->copy(r->c->stream, r->of_last, given + d, (size_t)d * sizeof(float));
-    memory->copy(r->c->stream, r->of_last + d, given, (size_t)d * sizeof(float));
+    bundle_forward(r->c, &image, r->rows, r->s_rows, NULL, &of_image);
 }
 
 static struct bundle head_of(const struct flux2_run *r)
@@ -198,9 +142,9 @@ void flux2_end(struct flux2_run *r)
     const int64_t d = r->c->m->hidden, nchannel = r->c->m->flux2.nchannel;
     const struct bundle head = head_of(r);
     const struct kern_mat velocity = { r->velocity, nchannel, KERN_F32 };
-    last_modulation(r);
+    flux2_last_modulation(r);
     r->c->batch.ntok = r->nimage;
-    flux2_modulate(r, r->of_last, r->last, r->ntext, r->nimage);
+    flux2_modulate(r, &r->of_last, 0, r->last, r->ntext, r->nimage);
     bundle_forward(r->c, &head, flux2_row(r, r->h, r->ntext, d), r->s_head, NULL, &velocity);
 }
 
@@ -210,9 +154,25 @@ void flux2_end_backward(struct flux2_run *r, const void *dvelocity)
     const int64_t d = r->c->m->hidden;
     const struct bundle head = head_of(r);
     const struct kern_cmat dv = cmat(r->c, dvelocity, r->c->m->flux2.nchannel);
+    flux2_time_begin_backward(r);
     r->c->device->memory->zero(r->c->stream, r->dz, (size_t)(r->n * d * kern_dtype_bytes(r->c->dtype)));
     r->c->batch.ntok = r->nimage;
     bundle_backward(r->c, &head, r->s_head, &dv, NULL, flux2_row(r, r->dh, r->ntext, d));
     bundle_backward_rest(r->c, &head, flux2_row(r, r->h, r->ntext, d), r->s_head, &dv);
-    flux2_modulate_backward(r, r->of_last, r->last, r->ntext, r->nimage);
+    flux2_modulate_backward(r, &r->of_last, 0, r->last, r->ntext, r->nimage);
+    flux2_last_modulation_backward(r);
+}
+
+void flux2_first_backward(struct flux2_run *r)
+{
+    const struct bundle text = context_of(r), image = embed_of(r);
+    const struct kern_cmat of_text = cmat(r->c, r->dz, r->c->m->hidden),
+                           of_image = kern_const(flux2_rows(r, r->dz, r->ntext, r->c->m->hidden));
+    r->c->batch.ntok = r->ntext;
+    bundle_backward(r->c, &text, r->s_context, &of_text, NULL, NULL);
+    bundle_backward_rest(r->c, &text, r->context, r->s_context, &of_text);
+    r->c->batch.ntok = r->nimage;
+    bundle_backward(r->c, &image, r->s_rows, &of_image, NULL, NULL);
+    bundle_backward_rest(r->c, &image, r->rows, r->s_rows, &of_image);
+    flux2_modulations_backward(r);
 }

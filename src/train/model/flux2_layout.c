@@ -101,6 +101,8 @@ void flux2_add(struct layout_builder *b)
     f->ndouble = m->ndouble;
     f->nsingle = m->nsingle;
     add_first(b);
+    for (size_t i = 0; i < l->nparams; i++)
+        f->first_trains |= l->params[i].trainable;
     for (int64_t i = 0; i < m->ndouble && !b->rc; i++)
         add_double(b, i);
     for (int64_t i = 0; i < m->nsingle && !b->rc; i++)

@@ -112,6 +112,22 @@ static void alloc_host(struct compute *c, struct bump *v)
     c->loss_back = bump_alloc(v, sizeof *c->loss_back);
 }
 
+/* The factors of kernels that have one that is not wanted here. */
+static int start(struct compute *c, struct fsdpck_error *err)
+{
+    const size_t nbytes = (size_t)c->m->hidden * sizeof(float);
+    float *ones = malloc(nbytes);
+    if (!ones)
+        return fsdpck_error_nomem(err, nbytes);
+    for (int64_t i = 0; i < c->m->hidden; i++)
+        ones[i] = 1;
+    c->device->memory->copy(c->stream, c->flux2->run.ones, ones, nbytes);
+    c->device->memory->zero(c->stream, c->flux2->run.zeros, nbytes);
+    int rc = compute_sync(c, err);
+    free(ones);
+    return rc;
+}
+
 /* x takes the place of the latents, and the target that of the noise. */
 static void mix(const struct picture *p, int64_t n)
 {
@@ -184,18 +200,25 @@ static void recompute(struct compute *c, int64_t number)
 
 static void one_backward(struct compute *c, int64_t number)
 {
-    const bool wants_dz = number > compute_first_layer(c->l);
+    const bool wants_dz = number > compute_first_layer(c->l) || compute_trains_first(c->l);
     flux2_block_backward(&c->flux2->run, number, &c->flux2->kept[number], wants_dz);
+}
+
+static void first_backward(struct compute *c)
+{
+    flux2_first_backward(&c->flux2->run);
 }
 
 const struct compute_parts flux2_parts = { .open = open_train,
                                            .close = close_train,
                                            .alloc = alloc,
                                            .alloc_host = alloc_host,
+                                           .start = start,
                                            .send = send,
                                            .first = first,
                                            .block = block,
                                            .loss = loss,
                                            .norm_backward = end_backward,
                                            .recompute = recompute,
-                                           .block_backward = one_backward };
+                                           .block_backward = one_backward,
+                                           .first_backward = first_backward };

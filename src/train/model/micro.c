@@ -32,14 +32,20 @@ void compute_leave_end(const struct compute *c, const struct compute_hook *hook)
         compute_leave(hook, 0);
 }
 
-bool compute_trains_embedding(const struct layout *l)
+bool compute_trains_first(const struct layout *l)
 {
-    return l->embed.r || l->params[l->embed.w].trainable;
+    return l->embed.r || l->params[l->embed.w].trainable || (l->flux2 && l->flux2->first_trains);
+}
+
+/* True if the backward pass of the first group reads its parameters. */
+static bool reads_first(const struct layout *l)
+{
+    return l->embed.r || (l->flux2 && l->flux2->first_trains);
 }
 
 int64_t compute_first_layer(const struct layout *l)
 {
-    return compute_trains_embedding(l) ? 0 : l->first_trained_layer;
+    return compute_trains_first(l) ? 0 : l->first_trained_layer;
 }
 
 uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups)
@@ -54,7 +60,7 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
     *nforward = n;
     for (int64_t i = m->nlayer - 1; i >= compute_first_layer(l); i--)
         USE((uint32_t)i + 1);
-    if (l->embed.r)
+    if (reads_first(l))
         USE(0);
 #undef USE
     return n;
@@ -116,7 +122,7 @@ static void backward_layer(struct compute *c, int64_t number)
 static int backward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct layout *whole = t->some->whole;
-    const bool embed = compute_trains_embedding(whole);
+    const bool embed = compute_trains_first(whole);
     for
         EACH(t, c)
     c->parts->norm_backward(c);
@@ -132,13 +138,13 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
         compute_leave(hook, (uint32_t)i + 1);
         rc = grads_ready(hook, (uint32_t)i + 1, err);
     }
-    if (!rc && whole->embed.r)
+    if (!rc && reads_first(whole))
         rc = compute_enter(hook, 0, err);
     for
         EACH(t, c)
-    if (!rc && compute_trains_embedding(c->l))
+    if (!rc && compute_trains_first(c->l))
         c->parts->first_backward(c);
-    if (!rc && whole->embed.r)
+    if (!rc && reads_first(whole))
         compute_leave(hook, 0);
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
@@ -215,7 +221,7 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    bool embed = compute_trains_embedding(c->whole);
+    bool embed = compute_trains_first(c->whole);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
         rc = compute_enter(hook, c->uses[u], err);

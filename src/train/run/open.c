@@ -111,20 +111,6 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
     return 0;
 }
 
-/* The gradients of what comes before the first block are not computed. */
-static int check_adapters(const struct job *job, struct fsdpck_error *err)
-{
-    const struct layout *l = &job->layout;
-    for (size_t i = 0; i < l->nparams && !job->model.family; i++)
-        if (l->params[i].trainable && (l->params[i].group == 0 ||
-                                       (l->params[i].group == l->ngroups - 1 && strstr(l->params[i].name, "norm_out"))))
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                    "key 'lora.target_modules': '%s': of a FLUX.2 transformer, modules in blocks and "
-                                    "proj_out are trained",
-                                    l->params[i].name);
-    return 0;
-}
-
 /* Reads, truncates and packs data.eval as data.train. */
 static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt,
                      struct fsdpck_error *err)
@@ -353,8 +339,6 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = sources_packed(&job, &job.packed, err);
     if (!rc)
         rc = lay_out(&job, err);
-    if (!rc)
-        rc = check_adapters(&job, err);
     if (!rc)
         rc = config->automatic & TRAIN_AUTO_STRATEGY ? 0 : policy_check(config, &job.layout, err);
     if (!rc && config->lora.init_adapter)

@@ -38,11 +38,21 @@ static void add_names(void *ctx, const struct linear *const *layers, int n)
             json_object_set_new(ctx, strrchr(layers[i]->path, '.') + 1, json_true());
 }
 
-/* As PEFT writes "all-linear": the names of the modules, in order. */
+static void add_paths(void *ctx, const struct linear *const *layers, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            json_object_set_new(ctx, layers[i]->path, json_true());
+}
+
+/* As PEFT writes "all-linear": the names of the modules, in order. Those of FLUX.2 are whole paths, because the last
+ * name of some, "0", is that of blocks too. */
 static json_t *all_linear_of(const struct layout *l)
 {
     json_t *names = json_object(), *list = json_array();
-    layout_each(l, add_names, names);
+    layout_each(l, l->flux2 ? add_paths : add_names, names);
+    if (l->flux2)
+        add_paths(names, (const struct linear *[]){ &l->embed, &l->head }, 2);
     const char *least;
     do {
         const char *name;
