@@ -98,6 +98,18 @@ def make_adapter(folder, pipeline, rng, targets=None):
             if "lora_" in name:
                 p.copy_(uniform(tuple(p.shape), 0.1, 7, name))
     peft.save_pretrained(folder)
+    return peft
+
+
+def save_as_diffusers(peft, folder):
+    """The file that diffusers' training scripts leave; the path."""
+    from diffusers import Flux2KleinPipeline
+    from peft import get_peft_model_state_dict
+    layers = {k.removeprefix("base_model.model."): v for k, v in get_peft_model_state_dict(peft).items()}
+    Flux2KleinPipeline.save_lora_weights(folder,
+                                         transformer_lora_layers=layers,
+                                         transformer_lora_adapter_metadata=peft.peft_config["default"].to_dict())
+    return folder / "pytorch_lora_weights.safetensors"
 
 
 def theirs(pipeline, adapter, prompt, x, spec):
@@ -142,12 +154,14 @@ def one(fsdptrain, seed, number):
         }
         prompt = " ".join(rng.choices(WORDS, k=rng.randint(0, 40)))
         adapted = rng.random() < 0.6
+        given = adapter
         if adapted:
-            make_adapter(adapter, pipeline, rng)
+            peft = make_adapter(adapter, pipeline, rng)
+            given = save_as_diffusers(peft, pathlib.Path(folder)) if number % 2 else adapter
         command = [
             fsdptrain, "sample", pipeline, "--prompt", prompt, "--out", out, "--dtype", "fp32", "--seed", number,
             "--size", f"{spec['width']}x{spec['height']}", "--steps", spec["steps"], "--guidance", spec["guidance"],
-            "--max-sequence-length", spec["tokens"], *(["--adapter", adapter] * adapted)
+            "--max-sequence-length", spec["tokens"], *(["--adapter", given] * adapted)
         ]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         if done.returncode:

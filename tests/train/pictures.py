@@ -636,6 +636,107 @@ def exported(folder, fsdpck):
     need(b"lora_adapter_metadata" in header and b"transformer.lora_alpha" in header, header)
 
 
+def write_safetensors(path, tensors, metadata=None):
+    """tensors: {name: array of float32}"""
+    header, body = {"__metadata__": metadata} if metadata else {}, b""
+    for name, x in tensors.items():
+        data = np.asarray(x, np.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": list(np.shape(x)), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+
+def single_files(folder, fsdpck):
+    """Adapters in one file of diffusers, sd-scripts, ai-toolkit and ComfyUI draw as the folder does."""
+
+    def drawn(adapter):
+        sample(MODEL, "--prompt", PROMPT, "--size", "32x32", "--dtype", "fp32", "--adapter", adapter, "--out",
+               folder / "a.png")
+        return pixels_of(folder / "a.png").astype(int)
+
+    want = drawn(FLUX2 / "adapter")
+    for name in ("kohya", "ai-toolkit"):
+        need((drawn(FLUX2 / f"{name}.safetensors") == want).all(), name)
+    started_anew(folder,
+                 lora={
+                     "target_modules": "all-linear",
+                     "rank_pattern": {
+                         "to_k": 2,
+                         "norm_out.linear": 3
+                     },
+                     "alpha_pattern": {
+                         "linear_in": 3
+                     }
+                 })
+    plain, want = drawn(FLUX2 / "adapter"), drawn(folder / "run/adapter")
+    need((plain != want).any())
+    for style in ("diffusers", "kohya", "comfy"):
+        out = folder / f"{style}.safetensors"
+        subprocess.run([fsdpck, "export-lora", folder / "run/adapter", out, "--style", style],
+                       check=True,
+                       capture_output=True)
+        need(abs(drawn(out) - want).max() <= 1, style)
+    ones, up = np.ones((2, 32)), "lora_unet_double_blocks_0_img_attn_qkv"
+    for tensors, words in (
+        ({
+            "transformer.transformer_blocks.0.attn.to_q.lora_A.weight": ones
+        }, "no lora_B"),
+        ({
+            "diffusion_model.single_blocks.0.linear3.lora_A.weight": ones,
+            "diffusion_model.single_blocks.0.linear3.lora_B.weight": np.ones((32, 2))
+        }, "no such module"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_up.weight": np.ones((32, 2))
+        }, "does not go into its parts"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_up.weight": np.ones((96, 3))
+        }, "different ranks"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_up.weight": np.ones((96, 2)),
+            f"{up}.alpha": np.ones(2)
+        }, "not one number"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_up.weight": np.ones((96, 2)),
+            f"{up}.alpha": np.array(np.nan)
+        }, "no finite number"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_A.weight": ones
+        }, "in two spellings"),
+        ({
+            f"{up}.hada_w1_a": ones
+        }, "no part of an adapter"),
+        ({
+            "base_model.model.transformer_blocks.0.attn.to_q.lora_A.weight": ones
+        }, "give the folder"),
+        ({
+            f"{up}.lora_down.weight": ones,
+            f"{up}.lora_up.weight": np.ones((93, 2))
+        }, "shape"),
+    ):
+        write_safetensors(folder / "bad.safetensors", tensors)
+        done = sample(MODEL,
+                      "--prompt",
+                      "x",
+                      "--adapter",
+                      folder / "bad.safetensors",
+                      "--out",
+                      folder / "no.png",
+                      code=3)
+        need(words in done.stderr, words, done.stderr)
+    write_safetensors(folder / "bad.safetensors", {
+        f"{up}.lora_down.weight": ones,
+        f"{up}.lora_up.weight": np.ones((96, 2))
+    }, {"lora_adapter_metadata": "3"})
+    done = sample(MODEL, "--prompt", "x", "--adapter", folder / "bad.safetensors", "--out", folder / "no.png", code=3)
+    need("is no JSON object" in done.stderr, done.stderr)
+
+
 def surveyed(folder):
     """What tokenize says of a folder is what a run trains on."""
 
@@ -670,7 +771,7 @@ def surveyed(folder):
 
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
           every_linear, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun,
-          varied, quantized, dropped, exported, surveyed, not_trained)
+          varied, quantized, dropped, exported, single_files, surveyed, not_trained)
 
 
 def run_all(checks):
@@ -697,7 +798,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="three of the checks only")
     args = parser.parse_args()
     FLUX2 = args.goldens / "flux2"
-    of_fsdpck = (quantized, exported)
+    of_fsdpck = (quantized, exported, single_files)
     checks = (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS
     return run_all({check: [args.fsdpck] if check in of_fsdpck else [] for check in checks})
 

@@ -387,3 +387,43 @@ int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safe
 {
     return fsdpck_safetensors_slices(io, path, visit, ctx, NULL, err);
 }
+
+/* Of the open object; the first one counts. */
+static int take_value(struct fsdpck_json *j, const char *wanted, char **value, struct fsdpck_error *err)
+{
+    const char *key, *text;
+    while (fsdpck_json_next_key(j, &key)) {
+        if (strcmp(key, wanted) != 0 || *value)
+            fsdpck_json_skip(j);
+        else if ((text = fsdpck_json_string(j)) && !(*value = strdup(text)))
+            return fsdpck_error_nomem(err, strlen(text));
+    }
+    return 0;
+}
+
+int fsdpck_safetensors_metadata(const struct fsdpck_io *io, const char *path, const char *key, char **value,
+                                struct fsdpck_error *err)
+{
+    struct header h = { .path = path, .err = err };
+    const char *member;
+    int rc = load_header(&h, io);
+    *value = NULL;
+    if (!rc) {
+        fsdpck_json_begin(&h.json, path, 8, h.text, h.nbytes, err);
+        fsdpck_json_object(&h.json);
+        while (!rc && fsdpck_json_next_key(&h.json, &member)) {
+            if (strcmp(member, "__metadata__") != 0)
+                fsdpck_json_skip(&h.json);
+            else if (fsdpck_json_object(&h.json))
+                rc = take_value(&h.json, key, value, err);
+        }
+        rc = !rc && h.json.failed ? err->code : rc;
+        fsdpck_json_free(&h.json);
+    }
+    if (rc) {
+        free(*value);
+        *value = NULL;
+    }
+    free(h.text);
+    return rc;
+}

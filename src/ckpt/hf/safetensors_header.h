@@ -28,6 +28,10 @@ int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safe
 int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
                               char **slices, struct fsdpck_error *err);
 
+/* *value: malloc'ed, of this key of __metadata__; NULL: there is none. Checks nothing else of the file. */
+int fsdpck_safetensors_metadata(const struct fsdpck_io *io, const char *path, const char *key, char **value,
+                                struct fsdpck_error *err);
+
 /* The location of the tensor with the same ordinal, in sources of this format. */
 struct safetensors_location {
     uint64_t payload;

@@ -6,54 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hf/name_pattern.h"
 #include "lora/blocks_view.h"
 #include "lora/extend.h"
+#include "lora/flux2_names.h"
 
-enum { NPARTS = 3 };
-
-/* A linear layer. part: of queries, keys and values, which are one layer there; nparts 1: a layer of its own. */
-struct naming {
-    const char *name, *native;
-    unsigned part, nparts;
-    bool swapped; /* the halves of the output */
-};
-
-static const struct naming in_double[] = { { "attn.to_q", "img_attn.qkv", 0, NPARTS, false },
-                                           { "attn.to_k", "img_attn.qkv", 1, NPARTS, false },
-                                           { "attn.to_v", "img_attn.qkv", 2, NPARTS, false },
-                                           { "attn.add_q_proj", "txt_attn.qkv", 0, NPARTS, false },
-                                           { "attn.add_k_proj", "txt_attn.qkv", 1, NPARTS, false },
-                                           { "attn.add_v_proj", "txt_attn.qkv", 2, NPARTS, false },
-                                           { "attn.to_out.0", "img_attn.proj", 0, 1, false },
-                                           { "attn.to_add_out", "txt_attn.proj", 0, 1, false },
-                                           { "ff.linear_in", "img_mlp.0", 0, 1, false },
-                                           { "ff.linear_out", "img_mlp.2", 0, 1, false },
-                                           { "ff_context.linear_in", "txt_mlp.0", 0, 1, false },
-                                           { "ff_context.linear_out", "txt_mlp.2", 0, 1, false } };
-static const struct naming in_single[] = { { "attn.to_qkv_mlp_proj", "linear1", 0, 1, false },
-                                           { "attn.to_out", "linear2", 0, 1, false } };
-static const struct naming outside[] = {
-    { "x_embedder", "img_in", 0, 1, false },
-    { "context_embedder", "txt_in", 0, 1, false },
-    { "time_guidance_embed.timestep_embedder.linear_1", "time_in.in_layer", 0, 1, false },
-    { "time_guidance_embed.timestep_embedder.linear_2", "time_in.out_layer", 0, 1, false },
-    { "time_guidance_embed.guidance_embedder.linear_1", "guidance_in.in_layer", 0, 1, false },
-    { "time_guidance_embed.guidance_embedder.linear_2", "guidance_in.out_layer", 0, 1, false },
-    { "double_stream_modulation_img.linear", "double_stream_modulation_img.lin", 0, 1, false },
-    { "double_stream_modulation_txt.linear", "double_stream_modulation_txt.lin", 0, 1, false },
-    { "single_stream_modulation.linear", "single_stream_modulation.lin", 0, 1, false },
-    { "proj_out", "final_layer.linear", 0, 1, false },
-    { "norm_out.linear", "final_layer.adaLN_modulation.1", 0, 1, true }
-};
-
-static const struct {
-    const char *before, *native;
-    const struct naming *list;
-    size_t n;
-} places[] = { { "transformer_blocks.", "double_blocks.", in_double, sizeof in_double / sizeof *in_double },
-               { "single_transformer_blocks.", "single_blocks.", in_single, sizeof in_single / sizeof *in_single },
-               { "", "", outside, sizeof outside / sizeof *outside } };
+enum { NPARTS = FSDPCK_FLUX2_PARTS };
 
 /* The path inside of the transformer. NULL: the module is of another model. */
 static const char *inside(const char *path)
@@ -67,22 +24,11 @@ static const char *inside(const char *path)
 }
 
 /* Writes the path in Black Forest Labs' names to native. Returns NULL if there is none. */
-static const struct naming *find(const char *path, char *native, size_t nbytes)
+static const struct fsdpck_flux2_naming *find(const char *path, char *native, size_t nbytes)
 {
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const size_t n = strlen(places[i].before);
-        uint64_t block = 0;
-        const char *rest = strncmp(path, places[i].before, n) ? NULL : path + n, *number = rest;
-        if (rest && n && (rest = fsdpck_name_index(rest, &block)) && *rest++ != '.')
-            rest = NULL;
-        for (size_t k = 0; rest && k < places[i].n; k++)
-            if (strcmp(rest, places[i].list[k].name) == 0) {
-                snprintf(native, nbytes, "diffusion_model.%s%.*s%s", places[i].native, (int)(rest - number), number,
-                         places[i].list[k].native);
-                return &places[i].list[k];
-            }
-    }
-    return NULL;
+    static const char component[] = "diffusion_model.";
+    strcpy(native, component);
+    return fsdpck_flux2_native(path, native + sizeof component - 1, nbytes - sizeof component + 1);
 }
 
 bool fsdpck_lora_is_flux2(const struct fsdpck_lora_adapter *a)
@@ -102,7 +48,7 @@ bool fsdpck_lora_is_flux2(const struct fsdpck_lora_adapter *a)
 
 /* The modules that become one. */
 struct joint {
-    const struct naming *naming;
+    const struct fsdpck_flux2_naming *naming;
     const char *path;
     const struct fsdpck_lora_module *parts[NPARTS]; /* NULL: absent */
     const struct fsdpck_lora_module *any;           /* the first part, to take values from that all share */
@@ -124,7 +70,8 @@ static int refuse(const struct native *x, const struct fsdpck_lora_module *m, co
     return fsdpck_lora_refuse(x->a, m->a, FSDPCK_ERR_UNSUPPORTED, x->err, "%s", what);
 }
 
-static int add_part(struct native *x, const struct naming *naming, const char *path, const struct fsdpck_lora_module *m)
+static int add_part(struct native *x, const struct fsdpck_flux2_naming *naming, const char *path,
+                    const struct fsdpck_lora_module *m)
 {
     size_t old;
     if (fsdpck_names_add(&x->paths, path, x->joints.count, &old, x->err))
@@ -150,7 +97,7 @@ static int find_joints(struct native *x)
             continue;
         const size_t nbytes = strlen(path) + 64;
         char *text = fsdpck_arena_alloc(&x->a->arena, nbytes, x->err);
-        const struct naming *naming = text ? find(path, text, nbytes) : NULL;
+        const struct fsdpck_flux2_naming *naming = text ? find(path, text, nbytes) : NULL;
         rc = !text    ? FSDPCK_ERR_NOMEM
              : naming ? add_part(x, naming, text, m)
                       : fsdpck_lora_refuse(x->a, m->a, FSDPCK_ERR_UNSUPPORTED, x->err,

@@ -308,6 +308,36 @@ static int check_writer(const json_t *theirs, const char *path, struct fsdpck_er
     return err->code;
 }
 
+bool adapter_is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int read_of_file(const char *file, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    char *text;
+    int rc = fsdpck_lora_open_file(file, NULL, &src, &text, err);
+    if (!rc && !(*out = json_loads(text, 0, NULL)))
+        rc = fsdpck_error_nomem(err, strlen(text));
+    snprintf(path, ADAPTER_PATH, "%s", file);
+    fsdpck_source_close(src);
+    free(text);
+    return rc;
+}
+
+static int read_of_folder(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
+{
+    int rc = files_join(path, folder, "assets/adapter_config.json", err);
+    if (!rc && access(path, F_OK) != 0) /* not a checkpoint */
+        rc = files_join(path, folder, "adapter_config.json", err);
+    if (!rc && (rc = text_file_json(path, out, err)))
+        fsdpck_error_hint(err, "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, a checkpoint of a LoRA run, "
+                               "or of FLUX.2 one .safetensors file");
+    return rc;
+}
+
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
     static const char *const refused[] = { "bias",
@@ -327,13 +357,8 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
                                            "exclude_modules" };
     json_t *theirs = NULL;
     *out = NULL;
-    int rc = files_join(path, folder, "assets/adapter_config.json", err);
-    if (!rc && access(path, F_OK) != 0) /* not a checkpoint */
-        rc = files_join(path, folder, "adapter_config.json", err);
-    if (!rc && (rc = text_file_json(path, &theirs, err))) {
-        fsdpck_error_hint(err,
-                          "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, or a checkpoint of a LoRA run");
-    }
+    int rc =
+        adapter_is_file(folder) ? read_of_file(folder, path, &theirs, err) : read_of_folder(folder, path, &theirs, err);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {
         if (!is_off(json_object_get(theirs, refused[i])))
             rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key '%s' is not supported", refused[i]);

@@ -12,8 +12,10 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
 /* adapter_config.json as PEFT writes it. Owned; NULL: out of memory. */
 char *adapter_config(const struct job *job);
 enum { ADAPTER_PATH = 4096 };
-/* Reads adapter_config.json from a PEFT folder or from a checkpoint's assets. Unsupported keys that change the maths
- * are errors. path: the file that was read. *out is owned. */
+/* True if an adapter is one file (fsdpck_lora_open_file()), not a folder. */
+bool adapter_is_file(const char *path);
+/* Reads adapter_config.json from a PEFT folder or from a checkpoint's assets, or makes that of one file. Unsupported
+ * keys that change the maths are errors. path: the file that was read. *out is owned. */
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], struct json_t **out, struct fsdpck_error *err);
 /* Sets key "lora" of a config from a folder's adapter_config.json, with PEFT's defaults for missing keys, and with
  * init_adapter. */

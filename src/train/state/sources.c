@@ -12,6 +12,7 @@
 
 #include "model/family.h"
 #include "rank/files.h"
+#include "state/adapter.h"
 
 static bool is_float(enum fsdpck_dtype dtype)
 {
@@ -89,22 +90,35 @@ static bool has_fused_experts(const struct model *m, const struct fsdpck_source 
     return any;
 }
 
-static int open_with(const struct job *job, bool adapter, const struct fsdpck_options *fs, struct fsdpck_source **out,
-                     struct fsdpck_error *err)
+static int open_adapter(const char *path, const struct fsdpck_options *fs, struct fsdpck_source **out,
+                        struct fsdpck_error *err)
 {
-    const char *path = adapter ? job->config->lora.init_adapter : job->config->model;
-    char file[FILES_PATH], word[TRAIN_WORD_NBYTES];
-    int rc = adapter ? files_join(file, path, "index.json", err) : 0;
+    char file[FILES_PATH], *config = NULL;
+    int rc;
     *out = NULL;
-    if (!rc && adapter && access(file, F_OK) != 0) {
+    if (adapter_is_file(path)) {
+        rc = fsdpck_lora_open_file(path, fs, out, &config, err);
+        free(config);
+        return rc;
+    }
+    rc = files_join(file, path, "index.json", err);
+    if (!rc && access(file, F_OK) != 0) {
         rc = files_join(file, path, "adapter_model.safetensors", err);
         path = file;
     }
-    if (!rc)
-        rc = fsdpck_source_open(path, NULL, fs, out, err);
-    if (!rc && !adapter && has_fused_experts(&job->model, *out))
+    return rc ? rc : fsdpck_source_open(path, NULL, fs, out, err);
+}
+
+static int open_with(const struct job *job, bool adapter, const struct fsdpck_options *fs, struct fsdpck_source **out,
+                     struct fsdpck_error *err)
+{
+    char word[TRAIN_WORD_NBYTES];
+    if (adapter)
+        return open_adapter(job->config->lora.init_adapter, fs, out, err);
+    int rc = fsdpck_source_open(job->config->model, NULL, fs, out, err);
+    if (!rc && has_fused_experts(&job->model, *out))
         rc = fsdpck_source_set_names(*out, "hf", NULL, err);
-    if (rc || adapter)
+    if (rc)
         return rc;
     rc = fsdpck_source_hold(*out, train_config_word("dtype.base", job->config->dtype.base, word), err);
     if (rc == FSDPCK_ERR_UNSUPPORTED && job->config->dtype.base > TRAIN_BASE_BF16) {

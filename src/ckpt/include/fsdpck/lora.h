@@ -60,6 +60,16 @@ FSDPCK_API bool fsdpck_lora_writer_swaps(const char *release);
 FSDPCK_API int fsdpck_lora_check_used(struct fsdpck_source *src, const char *adapter, const bool *used,
                                       const struct fsdpck_options *opt, struct fsdpck_error *err);
 
+/* Opens the adapter of a FLUX.2 transformer in one safetensors file, and presents it as PEFT has it: modules have
+ * diffusers' paths ("base_model.model.transformer_blocks.0.attn.to_q.lora_A.weight"), and *config, malloc'ed, is the
+ * text of its adapter_config.json. Files are those of diffusers' save_lora_weights(), ai-toolkit and ComfyUI
+ * ("transformer.", "diffusion_model.") and of sd-scripts ("lora_unet_"). The scaling is that of the header's
+ * lora_adapter_metadata or of the alpha beside each module; without either, alpha is the rank, as these programs take
+ * it. Where queries, keys and values are one layer, the three share its A. Tensors of another kind are
+ * FSDPCK_ERR_UNSUPPORTED. */
+FSDPCK_API int fsdpck_lora_open_file(const char *path, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                                     char **config, struct fsdpck_error *err);
+
 /* Gathers an adapter from any sharding and writes it. Reads metadata and the adapter's bytes only. Returns
  * FSDPCK_ERR_FORMAT, _MISSING or _UNSUPPORTED for an A without B, ranks or shapes that do not fit, NaN or infinity, a
  * configuration that contradicts the tensors, and tensors that the style cannot hold. Returns FSDPCK_ERR_USAGE if the

@@ -47,7 +47,7 @@ FSDPCK_API int sample_prompt_encode(const struct chat *chat, struct json_t *prom
 
 /* Zero-initialise: every zero means the default. */
 struct sampler_options {
-    const char *adapter;      /* a PEFT folder, or a checkpoint of a LoRA run */
+    const char *adapter;      /* a PEFT folder, a checkpoint of a LoRA run, or of FLUX.2 one file */
     const char *dtype;        /* "bf16" (default) or "fp32": of weights, keys and values */
     unsigned nthreads;        /* default: the processors this process may use */
     struct fsdpck_options fs; /* notes, and threads for reading */
