@@ -677,8 +677,19 @@ def single_files(folder, fsdpck):
                        check=True,
                        capture_output=True)
         need(abs(drawn(out) - want).max() <= 1, style)
+    started_anew(folder, lora={"target_modules": ["to_q", "add_v_proj"]})  # other models have such modules too
+    want = drawn(folder / "run/adapter")
+    for style, nmodules in (("kohya", 4), ("comfy", 4)):
+        out = folder / f"{style}.safetensors"
+        subprocess.run([fsdpck, "export-lora", folder / "run/adapter", out, "--style", style, "--force"],
+                       check=True,
+                       capture_output=True)
+        found = tensors(out)
+        shapes = [shape for name, (_, shape, _) in found.items() if "_qkv." in name or ".qkv." in name]
+        need([96, 4] in shapes and len([n for n in found if "lora_up" in n or "lora_B" in n]) == nmodules, found.keys())
+        need(abs(drawn(out) - want).max() <= 1, style)
     ones, up = np.ones((2, 32)), "lora_unet_double_blocks_0_img_attn_qkv"
-    for tensors, words in (
+    for bad, words in (
         ({
             "transformer.transformer_blocks.0.attn.to_q.lora_A.weight": ones
         }, "no lora_B"),
@@ -719,7 +730,7 @@ def single_files(folder, fsdpck):
             f"{up}.lora_up.weight": np.ones((93, 2))
         }, "shape"),
     ):
-        write_safetensors(folder / "bad.safetensors", tensors)
+        write_safetensors(folder / "bad.safetensors", bad)
         done = sample(MODEL,
                       "--prompt",
                       "x",

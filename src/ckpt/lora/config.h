@@ -47,6 +47,9 @@ bool fsdpck_lora_config_targets_parameter(const struct fsdpck_lora_config *c, co
 bool fsdpck_lora_config_targets_weight(const struct fsdpck_lora_config *c, const char *module);
 /* Returns the release of PEFT that wrote the configuration, or NULL. */
 const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c);
+/* Returns the class of the model that it was trained on, which PEFT writes for models of other libraries than
+ * transformers ("Flux2Transformer2DModel"), or NULL. */
+const char *fsdpck_lora_config_model_class(const struct fsdpck_lora_config *c);
 /* Returns whether target_modules exists and can be kept. */
 bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c);
 /* Returns the key, exclude_modules or layers_to_transform, that keeps PEFT from adapting the module, or NULL. */

@@ -92,6 +92,11 @@ bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
                              : json_is_array(v) && json_array_size(v) > 0;
 }
 
+const char *fsdpck_lora_config_model_class(const struct fsdpck_lora_config *c)
+{
+    return json_string_value(json_object_get(json_object_get(c->doc, "auto_mapping"), "base_model_class"));
+}
+
 const char *fsdpck_lora_config_writer(const struct fsdpck_lora_config *c)
 {
     return json_string_value(json_object_get(c->doc, "peft_version"));

@@ -35,6 +35,9 @@ bool fsdpck_lora_is_flux2(const struct fsdpck_lora_adapter *a)
 {
     static const char *const own[] = { ".attn.to_qkv_mlp_proj",     "ff_context.linear_",   "double_stream_modulation_",
                                        "single_stream_modulation.", "time_guidance_embed.", NULL };
+    const char *class = fsdpck_lora_config_model_class(&a->config);
+    if (class && strcmp(class, "Flux2Transformer2DModel") == 0)
+        return true;
     for (size_t i = 0; i < a->modules.count; i++) {
         const char *path = inside(lora_modules(a)[i].path);
         for (const char *const *o = own; path && *o; o++)

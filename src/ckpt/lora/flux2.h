@@ -6,7 +6,7 @@
 
 #include "lora/adapter.h"
 
-/* Whether a module has a name that only FLUX.2 has among diffusers' models. */
+/* Whether the configuration names FLUX.2's class, or a module has a name that only it has among diffusers' models. */
 bool fsdpck_lora_is_flux2(const struct fsdpck_lora_adapter *a);
 
 /* Gives the modules of the transformer the paths "diffusion_model.double_blocks.0.img_attn.qkv" and so on. Those of

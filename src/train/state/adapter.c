@@ -124,6 +124,10 @@ static json_t *config_of(const struct job *job)
 {
     json_t *o = settings_of(job->config);
     json_object_set_new(o, "target_modules", targets_of(job));
+    if (job->layout.flux2) /* as PEFT says which model of another library it is */
+        json_object_set_new(o, "auto_mapping",
+                            json_pack("{s:s, s:s}", "base_model_class", "Flux2Transformer2DModel", "parent_library",
+                                      "diffusers.models.transformers.transformer_flux2"));
     return o;
 }
 
