@@ -87,15 +87,18 @@ ENDS = [
 ]
 
 
-def make_adapter(folder, pipeline, rng, targets=None):
+def make_adapter(folder, pipeline, rng, targets=None, dora=False):
     from diffusers import Flux2Transformer2DModel
     from peft import LoraConfig, get_peft_model
     targets = targets or rng.sample(BLOCKS + ENDS + ["proj_out"], 6)
     model = Flux2Transformer2DModel.from_pretrained(pipeline / "transformer", dtype=torch.float32)
-    peft = get_peft_model(model, LoraConfig(r=rng.randint(1, 5), lora_alpha=rng.randint(1, 9), target_modules=targets))
+    peft = get_peft_model(
+        model, LoraConfig(r=rng.randint(1, 5), lora_alpha=rng.randint(1, 9), target_modules=targets, use_dora=dora))
     with torch.no_grad():
         for name, p in peft.named_parameters():
-            if "lora_" in name:
+            if "magnitude" in name:
+                p.mul_(1 + uniform(tuple(p.shape), 0.1, 7, name))
+            elif "lora_" in name:
                 p.copy_(uniform(tuple(p.shape), 0.1, 7, name))
     peft.save_pretrained(folder)
     return peft
@@ -156,7 +159,7 @@ def one(fsdptrain, seed, number):
         adapted = rng.random() < 0.6
         given = adapter
         if adapted:
-            peft = make_adapter(adapter, pipeline, rng)
+            peft = make_adapter(adapter, pipeline, rng, dora=rng.random() < 0.3)
             given = save_as_diffusers(peft, pathlib.Path(folder)) if number % 2 else adapter
         command = [
             fsdptrain, "sample", pipeline, "--prompt", prompt, "--out", out, "--dtype", "fp32", "--seed", number,
@@ -218,7 +221,8 @@ def trained_by_peft(pipeline, start, pixels, caption, spec):
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return losses, {n.replace(".default.", "."): p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    names = {n: n.replace(".default.", ".").replace("_vector.weight", "_vector") for n, _ in model.named_parameters()}
+    return losses, {names[n]: p.detach() for n, p in model.named_parameters() if p.requires_grad}
 
 
 def difference_of_readers(pipeline, adapter):
@@ -268,7 +272,7 @@ def train_one(fsdptrain, seed, number):
         (work / "data/a.txt").write_text(caption, encoding="utf-8")
         spec = {"steps": 4, "batch": rng.randint(1, 3), "lr": 1e-3, "tokens": rng.choice([20, 40]), "seed": 7}
         targets = random_targets(rng, number)
-        make_adapter(work / "start", work / "pipeline", rng, targets)
+        make_adapter(work / "start", work / "pipeline", rng, targets, number % 4 >= 2)
         adapter = json.loads((work / "start/adapter_config.json").read_text())
         (work / "config.json").write_text(
             json.dumps({
@@ -284,7 +288,7 @@ def train_one(fsdptrain, seed, number):
                 "lora": {
                     **{
                         k: adapter[k]
-                        for k in ("r", "lora_alpha")
+                        for k in ("r", "lora_alpha", "use_dora")
                     }, "target_modules": targets,
                     "init_adapter": str(work / "start")
                 },
@@ -295,6 +299,7 @@ def train_one(fsdptrain, seed, number):
                     "lr_scheduler_type": "constant",
                     "warmup_steps": 0,
                     "weight_decay": 0.01,
+                    "weight_decay_on": "all",
                     "max_grad_norm": 1.0
                 },
                 "dtype": {
@@ -315,10 +320,9 @@ def train_one(fsdptrain, seed, number):
         off = max(abs(a - b) / b for a, b in zip(said, losses))
         moved = sum(((want[k] - start[k])**2).sum().item() for k in start)**0.5
         far = sum(((want[k] - ours[k])**2).sum().item() for k in start)**0.5 / moved
-        if set(ours) != set(start) or off > 1e-4 or far > 2e-2:
+        if set(ours) != set(start) or off > 3e-4 or far > 2e-2:
             return f"training {number}: losses off by {off:.1e}, the adapter by {far:.1e} of its way"
-        if any(f".{end}." in name for name in ours for end in ("x_embedder", "context_embedder", "proj_out")):
-            # under PEFT's names, diffusers refuses it
+        if not all("transformer_blocks." in name for name in ours):  # diffusers refuses others under PEFT's names
             return None
         apart, moved = difference_of_readers(work / "pipeline", work / "run/adapter")
         return None if apart <= 1e-3 * moved else (

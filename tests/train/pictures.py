@@ -290,8 +290,9 @@ def same_for_any_ranks(folder):
 def every_linear(folder):
     """Adapters on all linear layers, those that all blocks depend on too; and on these alone."""
     ends = ["linear_1", "single_stream_modulation.linear", "norm_out.linear", "context_embedder"]
-    for dtype, targets in (("fp32", "all-linear"), ("bf16", "all-linear"), ("fp32", ends)):
-        some = {"dtype": {"param": dtype}, "lora": {"target_modules": targets}}
+    for dtype, targets, dora in (("fp32", "all-linear", True), ("bf16", "all-linear", False),
+                                 ("bf16", ["to_v", "linear_out", "to_qkv_mlp_proj"], True), ("fp32", ends, False)):
+        some = {"dtype": {"param": dtype}, "lora": {"target_modules": targets, "use_dora": dora}}
         want = started_anew(folder, **some)
         for options, fsdp in ((["--ranks", 2, "--gather", "copy"], {}), (["--ranks", 3], {
                 "activation_checkpointing": "block"
@@ -430,10 +431,6 @@ def not_trained(folder):
                 "target_modules": ["nothing"]
             }
     }, "to_qkv_mlp_proj"), ({
-            "lora": {
-                "use_dora": True
-            }
-    }, "DoRA"), ({
             "lora": {
                 "modules_to_save": ["proj_out"]
             }

@@ -74,6 +74,8 @@ static struct dora_widths dora_widths(const struct layout *l)
 {
     struct dora_widths w = { 0 };
     layout_each(l, widen_for, &w);
+    for (int i = 0; l->flux2 && i < 2; i++) /* a decoder's have no DoRA */
+        widen_for(&w, (const struct linear *[]){ i ? &l->head : &l->embed }, 1);
     return w;
 }
 

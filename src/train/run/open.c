@@ -97,8 +97,8 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
         return refuse_key("model", "the folder of the whole pipeline is wanted, not that of its transformer", err);
     if (m->flux2.guided)
         return refuse_key("model", "a transformer that is guided (FLUX.2 [dev]) is not trained yet", err);
-    if (!c->lora.enabled || c->lora.nmodules_to_save || c->lora.use_dora)
-        return refuse_key("lora", "pictures are trained on with adapters, without modules_to_save and DoRA", err);
+    if (!c->lora.enabled || c->lora.nmodules_to_save)
+        return refuse_key("lora", "pictures are trained on with adapters, without modules_to_save", err);
     if (c->data.plan || c->data.nfiles > 1 || c->data.neval_files > 1 || c->data.files[0].weight != 1)
         return refuse_key("data", "pictures come from one folder or file, without weights and without data.plan", err);
     if (c->fsdp.npolicy)
