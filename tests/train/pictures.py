@@ -328,6 +328,44 @@ def launched(folder):
     need(not list((folder / "run/cache").glob("*.tmp-*")))
 
 
+def policies(folder):
+    """Groups with values of their own train to the same bits; the plan says what they have."""
+    some = {"lora": {"target_modules": "all-linear"}}
+    want = started_anew(folder, **some)
+    single = {
+        "modules": "single_transformer_blocks.*",
+        "sharding_strategy": "NO_SHARD",
+        "activation_checkpointing": "block"
+    }
+    first = {"modules": ["transformer_blocks.0"], "sharding_strategy": "SHARD_GRAD_OP"}
+    ends = {"modules": ["context_embedder", "proj_out"], "reshard_after_forward": True}
+    joined = {"modules": "(single_)?transformer_blocks.*", "auto_wrap_policy": "NO_WRAP"}
+    for ranks, policy in ((3, [single, first, ends]), (2, [joined])):
+        got = started_anew(folder, "--ranks", ranks, "--gather", "copy", fsdp={"policy": policy}, **some)
+        need(got == want, policy)
+    config = config_of(folder, output_dir=str(folder / "planned"), fsdp={"policy": [single, first, ends]}, **some)
+    done = subprocess.run([args.fsdptrain, "plan", config, "--ranks", "3", "--gather", "copy"],
+                          capture_output=True,
+                          text=True)
+    lines = done.stdout.splitlines()
+    for name, words in (("embedders, modulations", "forward and backward"), ("transformer_blocks.0", "SHARD_GRAD_OP"),
+                        ("transformer_blocks.1", "FULL_SHARD"), ("single_transformer_blocks.0-2", "NO_SHARD")):
+        need(any(x.startswith(name + " ") and words in x for x in lines), name, done.stdout, done.stderr)
+    for policy, words in (({
+            **first, "modules": ["layers.0"]
+    }, "single_transformer_blocks.0 to single_transformer_blocks.2"), ({
+            "modules": ["x_embedder"],
+            "reshard_after_forward": True
+    }, '["x_embedder", "proj_out"]'), ({
+            **first, "param_dtype": "bf16"
+    }, "param_dtype")):
+        config = config_of(folder, output_dir=str(folder / "planned"), fsdp={"policy": [policy]})
+        done = subprocess.run([args.fsdptrain, "plan", config, "--ranks", "3"], capture_output=True, text=True)
+        need(done.returncode in (2, 3) and words in done.stderr, policy, done.stderr)
+    done = subprocess.run([args.fsdptrain, "serve", MODEL], capture_output=True, text=True)
+    need(done.returncode == 3 and "language models are served" in done.stderr, done)
+
+
 def stopped_and_gone_on(folder):
     want = started_anew(folder)
     shutil.rmtree(folder / "run")
@@ -778,8 +816,8 @@ def surveyed(folder):
 
 
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          every_linear, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped, begun,
-          varied, quantized, dropped, exported, single_files, surveyed, not_trained)
+          every_linear, policies, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped,
+          begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
 
 
 def run_all(checks):

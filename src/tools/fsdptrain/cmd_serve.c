@@ -2,6 +2,7 @@
 /* `fsdptrain serve`: adapters trained and sampled on one base, over the Tinker API. */
 #include <linux/limits.h>
 #include <stdio.h>
+#include <train/image.h>
 #include <train/ranks.h>
 
 #include "commands.h"
@@ -104,9 +105,13 @@ static int serve(void *ctx, const char *const *at)
     if (opt->nranks > TRAIN_MAX_RANKS)
         return usage_error("--ranks: found %u, wanted 1 to %d", opt->nranks, TRAIN_MAX_RANKS);
     int rc = model_path_resolve(at[0], model, sizeof model, &err);
+    if (!rc && image_is_pipeline(model))
+        rc = fsdpck_error_set(&err, FSDPCK_ERR_UNSUPPORTED, model,
+                              "this is a pipeline that makes pictures, and language models are served");
     opt->model = model;
     if (!rc)
         rc = service_run(opt, &fs, &err);
+    opt->model = NULL;
     return rc ? report_error(&screen, &err) : EXIT_DONE;
 }
 

@@ -493,7 +493,9 @@ const struct config_key config_keys[] = {
       .doc = "Other values for some groups of parameters, as [{\"modules\": [\"layers.0\", \"layers.1\"], "
              "\"sharding_strategy\": \"SHARD_GRAD_OP\"}]. modules is a list of the ends of paths, or a regular "
              "expression that matches whole paths. The paths are model.embed_tokens, model.layers.0 and so on, and "
-             "lm_head, whose group has model.norm too. For each group the first object that matches counts. It may "
+             "lm_head, whose group has model.norm too; of a FLUX.2 transformer, transformer_blocks.0 and so on, "
+             "single_transformer_blocks.0 and so on, x_embedder and proj_out, whose groups have all that comes before "
+             "and after the blocks. For each group the first object that matches counts. It may "
              "have sharding_strategy, dp_replicate_size, dp_shard_size, reshard_after_forward, auto_wrap_policy, "
              "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, param_dtype and "
              "reduce_dtype. The last two are dtype.param and dtype.reduce of its groups." },

@@ -8,21 +8,51 @@
 #include "config/policy_keys.h"
 #include "config/target.h"
 
+void policy_group_path(const struct layout *l, uint32_t group, char path[POLICY_PATH])
+{
+    const uint32_t ndouble = l->flux2 ? (uint32_t)l->flux2->ndouble : 0;
+    if (layout_is_end(l, group))
+        snprintf(path, POLICY_PATH, "%s",
+                 l->flux2 ? (group ? "norm_out" : "x_embedder") : (group ? "model.norm" : "model.embed_tokens"));
+    else if (!l->flux2)
+        snprintf(path, POLICY_PATH, "model.layers.%u", group - 1);
+    else if (group <= ndouble)
+        snprintf(path, POLICY_PATH, "transformer_blocks.%u", group - 1);
+    else
+        snprintf(path, POLICY_PATH, "single_transformer_blocks.%u", group - 1 - ndouble);
+}
+
+/* The other modules of the groups at both ends. */
+static const char *const *other_paths(const struct layout *l, uint32_t group)
+{
+    static const char *const none[] = { NULL }, *const head[] = { "lm_head", NULL },
+                             *const last[] = { "proj_out", NULL },
+                             *const first[] = { "context_embedder",
+                                                "time_guidance_embed",
+                                                "double_stream_modulation_img",
+                                                "double_stream_modulation_txt",
+                                                "single_stream_modulation",
+                                                NULL };
+    if (!layout_is_end(l, group))
+        return none;
+    if (l->flux2)
+        return group ? last : first;
+    return group && !layout_is_tied(l) ? head : none;
+}
+
 /* Returns 1 if the object matches the group by one of its paths, 0 if not. */
 static int matches(const struct train_config *config, size_t object, const struct layout *l, uint32_t group,
                    struct fsdpck_error *err)
 {
     const struct train_policy *policy = &config->fsdp.policy[object];
-    char key[60], path[60];
+    char key[60], path[POLICY_PATH];
     const struct target_modules modules = { key, policy->regex, policy->names, policy->nnames };
     snprintf(key, sizeof key, "fsdp.policy[%zu].modules", object);
-    snprintf(path, sizeof path, "model.layers.%u", group - 1);
-    if (!layout_is_end(l, group))
-        return target_matches(&modules, path, err);
-    if (group == 0)
-        return target_matches(&modules, "model.embed_tokens", err);
-    const int rc = target_matches(&modules, "model.norm", err);
-    return rc || layout_is_tied(l) ? rc : target_matches(&modules, "lm_head", err);
+    policy_group_path(l, group, path);
+    int rc = target_matches(&modules, path, err);
+    for (const char *const *other = other_paths(l, group); *other && !rc; other++)
+        rc = target_matches(&modules, *other, err);
+    return rc;
 }
 
 static int find_object(const struct train_config *config, const struct layout *l, uint32_t group, int32_t *object,
@@ -155,10 +185,17 @@ static int refuse_modules(const struct train_config *config, const struct layout
     if (rc)
         return FAIL("key 'fsdp.policy[%zu]' has no effect: objects before it match all of its groups", object);
     FAIL("key 'fsdp.policy[%zu].modules' matches no group of parameters", object);
-    fsdpck_error_hint(err,
-                      "a block is gathered whole; the groups are model.embed_tokens, model.layers.0 to "
-                      "model.layers.%u, and %s",
-                      l->ngroups - 3, layout_is_tied(l) ? "model.norm (lm_head is model.embed_tokens)" : "lm_head");
+    if (l->flux2)
+        fsdpck_error_hint(err,
+                          "a block is gathered whole; the groups are x_embedder (with all other embedders and "
+                          "modulations), transformer_blocks.0 to transformer_blocks.%lld, single_transformer_blocks.0 "
+                          "to single_transformer_blocks.%lld, and proj_out",
+                          (long long)l->flux2->ndouble - 1, (long long)l->flux2->nsingle - 1);
+    else
+        fsdpck_error_hint(err,
+                          "a block is gathered whole; the groups are model.embed_tokens, model.layers.0 to "
+                          "model.layers.%u, and %s",
+                          l->ngroups - 3, layout_is_tied(l) ? "model.norm (lm_head is model.embed_tokens)" : "lm_head");
     return err->code;
 }
 
@@ -211,7 +248,8 @@ static int check_effect(const struct train_config *config, const struct layout *
              layout_is_tied(l) ? "model.embed_tokens is used at both ends of the model, and stays in memory"
                                : "embedding and head stay in memory unless both are resharded");
         if (!layout_is_tied(l))
-            fsdpck_error_hint(err, "\"modules\": [\"embed_tokens\", \"lm_head\"] is both; they share a buffer then");
+            fsdpck_error_hint(err, "\"modules\": [\"%s\", \"%s\"] is both; they share a buffer then",
+                              l->flux2 ? "x_embedder" : "embed_tokens", l->flux2 ? "proj_out" : "lm_head");
         return err->code;
     }
     if (p->given[TRAIN_POLICY_PARAM_DTYPE] && all[l->ngroups - 1].object == (int32_t)object &&

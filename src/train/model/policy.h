@@ -6,7 +6,7 @@
 
 #include "model/layout.h"
 
-enum { POLICY_NONE = -1 };
+enum { POLICY_NONE = -1, POLICY_PATH = 60 };
 
 struct group_policy {
     int32_t object; /* of fsdp.policy; POLICY_NONE: none matches */
@@ -22,6 +22,8 @@ struct group_policy {
     uint32_t forward_prefetch, backward_prefetch;
 };
 
+/* The path of a group's module that objects match: a block's, or one of those at an end. */
+void policy_group_path(const struct layout *l, uint32_t group, char path[POLICY_PATH]);
 /* *out: (l->ngroups) allocated; the caller frees it. */
 int policy_make(const struct train_config *config, const struct layout *l, struct group_policy **out,
                 struct fsdpck_error *err);

@@ -101,8 +101,9 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
         return refuse_key("lora", "pictures are trained on with adapters, without modules_to_save", err);
     if (c->data.plan || c->data.nfiles > 1 || c->data.neval_files > 1 || c->data.files[0].weight != 1)
         return refuse_key("data", "pictures come from one folder or file, without weights and without data.plan", err);
-    if (c->fsdp.npolicy)
-        return refuse_key("fsdp.policy", "groups of a FLUX.2 transformer have one policy", err);
+    for (size_t i = 0; i < c->fsdp.npolicy; i++)
+        if (c->fsdp.policy[i].given[TRAIN_POLICY_PARAM_DTYPE])
+            return refuse_key("fsdp.policy", "param_dtype: all groups of a FLUX.2 transformer have one type", err);
     if (c->automatic)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
                                 "no key is chosen (\"auto\") for a run on pictures yet: give values");

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "config/config_keys.h"
+#include "model/policy.h"
 #include "rank/schedule.h"
 #include "state/settings.h"
 
@@ -112,7 +113,7 @@ static const char *word_of(enum kern_dtype dtype, char word[TRAIN_WORD_NBYTES])
 static json_t *dtypes_of(const struct layout *l, enum kern_dtype most, has_fn *has)
 {
     const enum kern_dtype other = most == KERN_BF16 ? KERN_F32 : KERN_BF16;
-    char word[TRAIN_WORD_NBYTES], *text = NULL;
+    char word[TRAIN_WORD_NBYTES], path[POLICY_PATH], *text = NULL;
     size_t nbytes, nothers = 0;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f)
@@ -125,10 +126,8 @@ static json_t *dtypes_of(const struct layout *l, enum kern_dtype most, has_fn *h
             fputs(", ", f);
         else
             fprintf(f, ", and %s in ", word_of(other, word));
-        if (layout_is_end(l, g))
-            fputs(g == 0 ? "model.embed_tokens" : "model.norm", f);
-        else
-            fprintf(f, "model.layers.%u", g - 1);
+        policy_group_path(l, g, path);
+        fputs(path, f);
     }
     json_t *out = fclose(f) ? NULL : json_string(text);
     free(text);
