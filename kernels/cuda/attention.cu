@@ -35,14 +35,14 @@ bool sound_documents(const struct kern_attention_shape *s)
 bool sound(const struct kern_attention_shape *s)
 {
     return s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0 &&
-           !s->full && !s->nkeys && s->table.data;
+           s->nkeys >= 0 && !((s->full || s->nkeys) && s->window) && s->table.data;
 }
 
 /* Returns false if there is nothing to do or the stream has failed. */
 bool find_packing(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p)
 {
     if (!cuda_check(stream, sound(s),
-                    "attention: heads or window make no sense, there is no table of documents, or it is not causal"))
+                    "attention: heads, window or padding make no sense, or there is no table of documents"))
         return false;
     p->counts = static_cast<const struct counts *>(s->table.data);
     p->docs = docs_of(s->table.data);

@@ -70,6 +70,13 @@ template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struc
     return t;
 }
 
+/* The end of the tokens from `begin` on that are keys: those behind them are padding, in a document that ends at
+ * `end`. */
+__device__ __forceinline__ int64_t end_of_keys(const struct kern_attention_shape &s, int64_t begin, int64_t end)
+{
+    return s.nkeys && s.nkeys < end - begin ? begin + s.nkeys : end;
+}
+
 /* delta[h][i] = Σ over a head's features of d_o · o. */
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
                           bool vectors);

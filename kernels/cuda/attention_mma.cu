@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a
         __syncthreads();
         accumulator<KEYS> scores = {};
         multiply_rows(scores, m.q, m.k[i % 2]);
-        apply_mask(scores, s, t, WARPS_ROWS, w.first + (int64_t)i * KEYS);
+        apply_mask(scores, s, w, WARPS_ROWS, w.first + (int64_t)i * KEYS);
         online_softmax_step(scores, r, factor, s.scale * LOG2E);
         scale_rows(o, factor);
         multiply_accumulator(o, scores, m.v[i % 2]);

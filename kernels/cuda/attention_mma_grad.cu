@@ -66,6 +66,8 @@ __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention
         __syncthreads();
     }
     copy_wait<0>();
+    clear_padding(dk, s, w.keys);
+    clear_padding(dv, s, w.keys);
     const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
     store_accumulator(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     store_accumulator(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attenti
         accumulator<COLS> scores = {}, grads = {};
         multiply_rows(scores, m.q, m.k[i % 2]);
         multiply_rows(grads, m.d_o, m.v[i % 2]);
-        softmax_grad_queries(scores, grads, sums, s, t, WARPS_ROWS, w.first + (int64_t)i * COLS);
+        softmax_grad_queries(scores, grads, sums, s, w, WARPS_ROWS, w.first + (int64_t)i * COLS);
         multiply_accumulator(dq, grads, m.k[i % 2]);
         __syncthreads();
     }

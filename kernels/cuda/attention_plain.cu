@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention in fp32 throughout, for any element type and heads of up to 256 features. A warp takes one token and head.
+/* Attention in fp32 throughout, for any element type and heads of up to 512 features. A warp takes one token and head.
  * It processes the tokens that this one sees (or that see it) 32 at a time: first with one lane per token, then with
  * one lane per feature, over the 32 in order. */
 #include "cuda/attention.cuh"
@@ -7,7 +7,7 @@
 
 namespace {
 
-enum { MAX_DIM = 256, PER_LANE = MAX_DIM / WARP, NWARP = THREADS / WARP };
+enum { MAX_DIM = 512, PER_LANE = MAX_DIM / WARP, NWARP = THREADS / WARP };
 
 /* Shared memory of each warp: two rows of features of its own token, and the weights of its lanes. */
 struct warp_scratch {
@@ -22,6 +22,7 @@ struct features {
 /* The token and head of this warp, out of nhead heads. */
 struct task {
     int64_t token, head, begin, end; /* bounds of its document */
+    int64_t seen;                    /* the end of its tokens that are no padding */
     int lane;
     float (*row)[MAX_DIM];
     float *weight;
@@ -39,6 +40,7 @@ __device__ __forceinline__ bool find_task(const struct kern_attention_shape &s, 
     const int d = find_document<&document::token>(p, (int32_t)t->token);
     t->begin = p.docs[d].token;
     t->end = p.docs[d + 1].token;
+    t->seen = end_of_keys(s, t->begin, t->end);
     t->row = shared_memory<warp_scratch>().row[threadIdx.x / WARP];
     t->weight = shared_memory<warp_scratch>().weight[threadIdx.x / WARP];
     return true;
@@ -88,6 +90,12 @@ __device__ __forceinline__ int64_t first_key(const struct kern_attention_shape &
     return first > t.begin ? first : t.begin;
 }
 
+/* The token after the last key that the task's query sees. */
+__device__ __forceinline__ int64_t last_key(const struct kern_attention_shape &s, const task &t)
+{
+    return s.full || t.token >= t.seen ? t.seen : t.token + 1;
+}
+
 __device__ __forceinline__ int64_t some_rows(int64_t from, int64_t end)
 {
     return end - from < WARP ? end - from : WARP;
@@ -118,8 +126,9 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
     float top = s.sinks.data ? load1<MIXED>(s.sinks, 0, t.head) : -INFINITY, sum = s.sinks.data ? 1 : 0;
     load_own(t, 0, a.q, t.head, s.head_dim);
     __syncwarp();
-    for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
-        const int64_t n = some_rows(from, t.token + 1);
+    const int64_t end = last_key(s, t);
+    for (int64_t from = first_key(s, t); from < end; from += WARP) {
+        const int64_t n = some_rows(from, end);
         const float weight =
             online_softmax_step(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY,
                                 t.lane < n, &top, &sum, o);
@@ -152,15 +161,17 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     task t;
     if (!find_task(s, p, s.nkv, &t))
         return;
-    const int64_t shared_by = s.nhead / s.nkv,
-                  seen = s.window && t.token + s.window < t.end ? t.token + s.window : t.end;
+    const int64_t shared_by = s.nhead / s.nkv, first = s.full ? t.begin : t.token,
+                  end = t.token >= t.seen                        ? first
+                        : s.window && t.token + s.window < t.end ? t.token + s.window
+                                                                 : t.end;
     features dk = {}, dv = {};
     load_own(t, 0, g.k, t.head, s.head_dim);
     load_own(t, 1, g.v, t.head, s.head_dim);
     __syncwarp();
     for (int64_t head = t.head * shared_by; head < (t.head + 1) * shared_by; head++)
-        for (int64_t from = t.token; from < seen; from += WARP) {
-            const int64_t n = some_rows(from, seen), query = from + t.lane, at = head * s.ntok + query;
+        for (int64_t from = first; from < end; from += WARP) {
+            const int64_t n = some_rows(from, end), query = from + t.lane, at = head * s.ntok + query;
             const pair w = t.lane < n ? weigh(s, t, g.q, g.d_o, query, head, g.lse[at], p.delta[at]) : pair{ 0, 0 };
             add_rows(t, dv, w.weight, g.d_o, from, n, head, s.head_dim);
             add_rows(t, dk, w.grad, g.q, from, n, head, s.head_dim);
@@ -182,8 +193,9 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
     load_own(t, 0, g.q, t.head, s.head_dim);
     load_own(t, 1, g.d_o, t.head, s.head_dim);
     __syncwarp();
-    for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
-        const int64_t n = some_rows(from, t.token + 1);
+    const int64_t end = last_key(s, t);
+    for (int64_t from = first_key(s, t); from < end; from += WARP) {
+        const int64_t n = some_rows(from, end);
         const pair w = t.lane < n ? weigh(s, t, g.k, g.v, from + t.lane, kv, lse, delta) : pair{ 0, 0 };
         add_rows(t, dq, w.grad, g.k, from, n, kv, s.head_dim);
     }
@@ -192,7 +204,7 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
 
 bool fits(struct kern_stream *stream, int64_t head_dim)
 {
-    return cuda_check(stream, head_dim <= MAX_DIM, "attention: heads of more than 256 features");
+    return cuda_check(stream, head_dim <= MAX_DIM, "attention: heads of more than 512 features");
 }
 
 } // namespace

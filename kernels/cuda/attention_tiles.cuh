@@ -123,11 +123,10 @@ __device__ __forceinline__ float row_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/* Number of rows of a tile that belong to the document of t. The tile has nrow rows and starts at a token of that
- * document. */
-__device__ __forceinline__ int64_t rows_from(const struct tile &t, int64_t token, int64_t nrow)
+/* Number of rows, of nrow from `token` on, that are before `end`. */
+__device__ __forceinline__ int64_t rows_before(int64_t end, int64_t token, int64_t nrow)
 {
-    return t.end - token < nrow ? t.end - token : nrow;
+    return end - token < nrow ? end - token : nrow;
 }
 
 /* Calls call(DIM) with the smallest padded head size that holds dim features. */

@@ -68,7 +68,7 @@ __device__ __forceinline__ void multiply_accumulator(accumulator<DIM> &c, const 
 template <int NROW, typename memory, typename arguments>
 __device__ __forceinline__ void load_keys(memory &m, const arguments &a, const key_tiles &w, int32_t i, bool vectors)
 {
-    const int64_t token = w.first + (int64_t)i * NROW, n = rows_from(w.queries, token, NROW);
+    const int64_t token = w.first + (int64_t)i * NROW, n = rows_before(w.end, token, NROW);
     if (i >= w.ntile)
         return;
     load_tile(m.k[i % 2], a.k, token, n, w.kv, a.shape.head_dim, vectors);

@@ -19,10 +19,16 @@ __device__ __forceinline__ float power_of_two(float x)
 #endif
 }
 
-/* A query sees the keys of its document at distances 0 … window_of - 1 before it. */
+/* A query sees the keys of its document at distances 0 … window_of - 1 before it, counted from origin_of on. If not
+ * causal, these are all distances that occur. */
 __device__ __forceinline__ uint32_t window_of(const struct kern_attention_shape &s)
 {
     return s.window && s.window < INT32_MAX ? (uint32_t)s.window : INT32_MAX;
+}
+
+__device__ __forceinline__ int origin_of(const struct kern_attention_shape &s)
+{
+    return s.full ? INT32_MAX / 2 : 0;
 }
 
 /* The tiles of keys that a tile of queries of one head sees. There are ntile of them, of nrow keys each; tile i begins
@@ -30,6 +36,7 @@ __device__ __forceinline__ uint32_t window_of(const struct kern_attention_shape 
 struct key_tiles {
     struct tile queries;
     int64_t head, kv, first;
+    int64_t end; /* of the document's keys; padding behind them is not loaded */
     int32_t ntile;
 };
 
@@ -44,7 +51,9 @@ __device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_
     w.head = blockIdx.y;
     w.kv = blockIdx.y / ((uint32_t)s.nhead / (uint32_t)s.nkv);
     w.first = queries.begin + unseen / nrow * nrow;
-    w.ntile = (int32_t)((queries.token + queries.n - w.first + nrow - 1) / nrow);
+    w.end = end_of_keys(s, queries.begin, queries.end);
+    const int64_t end = s.full || queries.token + queries.n > w.end ? w.end : queries.token + queries.n;
+    w.ntile = (int32_t)((end - w.first + nrow - 1) / nrow);
     return w;
 }
 
@@ -55,11 +64,11 @@ __device__ __forceinline__ int64_t end_of_queries_seeing(const struct kern_atten
     return s.window && last + s.window < keys.end ? last + s.window : keys.end;
 }
 
-/* Returns true if each of nquery queries from `query` sees each of nkey keys from `key`. */
+/* Returns true if each of nquery queries from `query` sees each of nkey keys from `key`, if none of them is padding. */
 __device__ __forceinline__ bool all_visible(const struct kern_attention_shape &s, int64_t query, int64_t nquery,
                                             int64_t key, int64_t nkey)
 {
-    return query >= key + nkey - 1 && query + nquery - 1 - key < window_of(s);
+    return s.full || (query >= key + nkey - 1 && query + nquery - 1 - key < window_of(s));
 }
 
 /* The running maximum and sum of the online softmax. A thread holds parts of two rows, 8 apart. */
@@ -76,22 +85,24 @@ __device__ __forceinline__ softmax_state begin_rows(const struct kern_attention_
     return softmax_state{ { sink, sink }, { 1, 1 } };
 }
 
-/* Sets the scores of masked keys to -inf. s: scores (queries, keys) of an accumulator of the tile t, which has nrow
- * queries, with N keys of its document from key0 on. */
+/* Sets the scores of masked keys to -inf. s: scores (queries, keys) of an accumulator of the tile w.queries, which has
+ * nrow queries, with N keys of its document from key0 on. */
 template <int N>
 __device__ __forceinline__ void apply_mask(accumulator<N> &s, const struct kern_attention_shape &shape,
-                                           const struct tile &t, int64_t nrow, int64_t key0)
+                                           const key_tiles &w, int64_t nrow, int64_t key0)
 {
-    const int before = (int)(t.token - key0) + first_row();
+    const int before = (int)(w.queries.token - key0) + first_row() + origin_of(shape), nkey = (int)(w.end - key0);
     const uint32_t limit = window_of(shape);
-    if (all_visible(shape, t.token, nrow, key0, N))
+    if (nkey >= N && all_visible(shape, w.queries.token, nrow, key0, N))
         return;
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if ((uint32_t)(before + accumulator_row(e) - i * 8 - accumulator_col(e)) >= limit)
+        for (int e = 0; e < 4; e++) {
+            const int col = i * 8 + accumulator_col(e);
+            if ((uint32_t)(before + accumulator_row(e) - col) >= limit || col >= nkey)
                 s.v[i][e] = -INFINITY;
+        }
 }
 
 /* One step of the online softmax (FlashAttention). Turns scores into weights and updates the maximum and the sum; the
@@ -151,11 +162,11 @@ template <int N> struct query_sums {
 };
 
 /* The tiles of queries that see a tile of keys, for the backward pass. The query heads that share the key head come
- * one after another; each has ntile tiles of nrow queries. */
+ * one after another; each has the tiles tile0 … ntile-1 of nrow queries. */
 struct query_steps {
     struct tile keys;
     int64_t kv, shared_by;
-    int32_t ntile, n;
+    int32_t tile0, ntile, n; /* tiles are counted from that of the keys; those before it have negative numbers */
 };
 
 /* One of these steps: its number, its head and its tile. next_step counts them up, because a division takes as long as
@@ -171,20 +182,21 @@ __device__ __forceinline__ query_steps find_steps(const struct kern_attention_sh
     w.keys = keys;
     w.kv = blockIdx.y;
     w.shared_by = (uint32_t)s.nhead / (uint32_t)s.nkv;
+    w.tile0 = s.full ? -(int32_t)((keys.token - keys.begin) / nrow) : 0;
     w.ntile = (int32_t)((end_of_queries_seeing(s, keys) - keys.token + nrow - 1) / nrow);
-    w.n = (int32_t)w.shared_by * w.ntile;
+    w.n = (int32_t)w.shared_by * (w.ntile - w.tile0);
     return w;
 }
 
 __device__ __forceinline__ step first_step(const query_steps &w)
 {
-    return step{ 0, (int32_t)(w.kv * w.shared_by), 0 };
+    return step{ 0, (int32_t)(w.kv * w.shared_by), w.tile0 };
 }
 
 __device__ __forceinline__ step next_step(const query_steps &w, const step &at)
 {
     const bool same = at.tile + 1 < w.ntile;
-    return step{ at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : 0 };
+    return step{ at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : w.tile0 };
 }
 
 template <int N> __device__ __forceinline__ int64_t token_of(const query_steps &w, const step &at)
@@ -195,7 +207,7 @@ template <int N> __device__ __forceinline__ int64_t token_of(const query_steps &
 /* The number of queries in the tile of a step. */
 template <int N> __device__ __forceinline__ int64_t queries_of(const query_steps &w, const step &at)
 {
-    return rows_from(w.keys, token_of<N>(w, at), N);
+    return rows_before(w.keys.end, token_of<N>(w, at), N);
 }
 
 /* Copies lse and delta asynchronously, together with the tiles. */
@@ -215,7 +227,8 @@ __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_a
 /* Turns scores (keys, queries) in s into weights, and their gradients in d into gradients of the scores. The factor
  * `scale` is left out; the caller multiplies the sums by it at the end. unit: one unit of a score, in base-2
  * logarithms. before: the distance from the first key of the accumulator to the first query. WHOLE: every query sees
- * every key. Queries beyond the end of the document add nothing: their rows and gradients are zeros. */
+ * every key. Queries beyond the end of the document add
+ * nothing: their rows and gradients are zeros. */
 template <bool WHOLE, int N>
 __device__ __forceinline__ void softmax_grad_keys(accumulator<N> &s, accumulator<N> &d, const query_sums<N> &sums,
                                                   float unit, int before, uint32_t limit)
@@ -245,6 +258,22 @@ __device__ __forceinline__ void softmax_grad_keys(accumulator<N> &s, accumulator
         softmax_grad_keys<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
 }
 
+/* Sets the rows of keys that are padding to 0: nobody sees them. c: an accumulator of the tile t. */
+template <int N>
+__device__ __forceinline__ void clear_padding(accumulator<N> &c, const struct kern_attention_shape &s,
+                                              const struct tile &t)
+{
+    const int nkey = (int)(end_of_keys(s, t.begin, t.end) - t.token) - first_row();
+    if (!s.nkeys)
+        return;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (accumulator_row(e) >= nkey)
+                c.v[i][e] = 0;
+}
+
 /* lse (base 2) and delta of the two rows of a thread. */
 struct row_sums {
     float lse[2], delta[2];
@@ -265,32 +294,35 @@ __device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_gr
 }
 
 /* Turns the gradients of the weights in d into gradients of the scores (queries, keys), without the factor `scale`.
- * before: the distance from the first key to the first query of the accumulator. WHOLE: every query sees every key. */
+ * before: the distance from the first key to the first query of the accumulator, from origin_of on. nkey: columns that
+ * are keys and no padding. WHOLE: every query sees every key. */
 template <bool WHOLE, int N>
 __device__ __forceinline__ void softmax_grad_queries(const accumulator<N> &s, accumulator<N> &d, const row_sums &sums,
-                                                     float unit, int before, uint32_t limit)
+                                                     float unit, int before, uint32_t limit, int nkey)
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const bool seen = WHOLE || (uint32_t)(before + accumulator_row(e) - i * 8 - accumulator_col(e)) < limit;
+            const int col = i * 8 + accumulator_col(e);
+            const bool seen = WHOLE || ((uint32_t)(before + accumulator_row(e) - col) < limit && col < nkey);
             const float weight = power_of_two(s.v[i][e] * unit - sums.lse[e / 2]);
             d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[e / 2]) : 0.0f;
         }
 }
 
-/* The same for an accumulator of the tile t, which has nrow queries, and N keys of its document from key0 on. */
+/* The same for an accumulator of the tile w.queries, which has nrow queries, and N keys of its document from key0
+ * on. */
 template <int N>
 __device__ __forceinline__ void softmax_grad_queries(const accumulator<N> &s, accumulator<N> &d, const row_sums &sums,
-                                                     const struct kern_attention_shape &shape, const struct tile &t,
+                                                     const struct kern_attention_shape &shape, const key_tiles &w,
                                                      int64_t nrow, int64_t key0)
 {
-    const int before = (int)(t.token - key0) + first_row();
-    if (all_visible(shape, t.token, nrow, key0, N))
-        softmax_grad_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0);
+    const int before = (int)(w.queries.token - key0) + first_row() + origin_of(shape), nkey = (int)(w.end - key0);
+    if (nkey >= N && all_visible(shape, w.queries.token, nrow, key0, N))
+        softmax_grad_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0, 0);
     else
-        softmax_grad_queries<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
+        softmax_grad_queries<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape), nkey);
 }
 
 #endif

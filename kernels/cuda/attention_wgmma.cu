@@ -23,7 +23,7 @@ __device__ __forceinline__ void load(swizzled<DIM, KEYS> (&to)[2], const struct 
 {
     const int64_t token = w.first + (int64_t)i * KEYS;
     if (i < w.ntile)
-        load_tile(to[i % 2], from, token, rows_from(w.queries, token, KEYS), w.kv, s.head_dim, vectors);
+        load_tile(to[i % 2], from, token, rows_before(w.end, token, KEYS), w.kv, s.head_dim, vectors);
 }
 
 template <int DIM>
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
     load(m.k, a.k, s, w, 1, vectors);
     load(m.v, a.v, s, w, 0, vectors);
     finish<0>(scores);
-    apply_mask(scores, s, t, GROUPS_ROWS, w.first);
+    apply_mask(scores, s, w, GROUPS_ROWS, w.first);
     online_softmax_step(scores, r, factor, s.scale * LOG2E);
     narrow_to_fragment(weights, scores);
     for (int32_t i = 1; i < w.ntile; i++) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attenti
         load(m.k, a.k, s, w, i + 1, vectors);
         load(m.v, a.v, s, w, i, vectors);
         finish<1>(scores);
-        apply_mask(scores, s, t, GROUPS_ROWS, w.first + (int64_t)i * KEYS);
+        apply_mask(scores, s, w, GROUPS_ROWS, w.first + (int64_t)i * KEYS);
         online_softmax_step(scores, r, factor, s.scale * LOG2E);
         keep_before_wait(m.witness, bits_of(r.sum[0] + r.sum[1]));
         finish<0>(o);

@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_atten
     start_sums(dk, dv, d_scores, weights, m, w.n - 1);
     finish<0>(dk, dv);
     __syncthreads(); /* store_accumulator overwrites k and v */
+    clear_padding(dk, s, w.keys);
+    clear_padding(dv, s, w.keys);
     const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
     store_accumulator(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     store_accumulator(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
@@ -122,7 +124,7 @@ template <int DIM>
 __device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const key_tiles &w,
                                           int32_t i, bool vectors)
 {
-    const int64_t token = w.first + (int64_t)i * COLS, n = rows_from(w.queries, token, COLS);
+    const int64_t token = w.first + (int64_t)i * COLS, n = rows_before(w.end, token, COLS);
     if (i >= w.ntile)
         return;
     load_tile(m.k[i % STAGES], g.k, token, n, w.kv, g.shape.head_dim, vectors);
@@ -153,7 +155,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_att
     start_scores(scores, grads, q, d_o, m.k[0], m.v[0]);
     load_keys(m, g, w, 1, vectors);
     finish<0>(scores, grads);
-    softmax_grad_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
+    softmax_grad_queries(scores, grads, sums, s, w, GROUPS_ROWS, w.first);
     narrow_to_fragment(d_scores, grads);
     for (int32_t i = 1; i < w.ntile; i++) {
         wait_for_copies();
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_att
         group_commit();
         load_keys(m, g, w, i + 1, vectors);
         finish<1>(scores, grads);
-        softmax_grad_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
+        softmax_grad_queries(scores, grads, sums, s, w, GROUPS_ROWS, w.first + (int64_t)i * COLS);
         keep_before_wait(m.witness, xor_of(grads));
         finish<0>(dq);
         narrow_to_fragment(d_scores, grads);

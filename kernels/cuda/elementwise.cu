@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Casts, sums of matrices, SwiGLU. Each result is computed before it is stored, because it may overwrite an operand. */
 #include "cuda/ops.h"
-#include "cuda/vec.cuh"
+#include "cuda/sigmoid.cuh"
 
 namespace {
 
@@ -41,16 +41,6 @@ struct scale_op {
         store8<K>(y, row, col, n, whole, x);
     }
 };
-
-/* For bf16 results two fast instructions suffice, with a relative error of about 2^-21. */
-template <types K> __device__ __forceinline__ float sigmoid(float x)
-{
-#ifdef __CUDACC__
-    if (K == ALL_BF16)
-        return __fdividef(1.0f, 1.0f + __expf(-x));
-#endif
-    return 1.0f / (1.0f + expf(-x));
-}
 
 struct swiglu_op {
     struct kern_mat y;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cuda/experts.h"
+#include "cuda/images.h"
 #include "cuda/ops.h"
 
 enum { SCRATCH_AND_PANEL_BYTES = CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES };
@@ -239,6 +240,7 @@ const struct kern_device cuda_device = {
     .ops = &cuda_ops,
     .memory = &cuda_memory,
     .experts = &cuda_expert_ops,
+    .images = &cuda_image_ops,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .stream_sync = stream_sync,

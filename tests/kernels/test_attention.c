@@ -278,15 +278,13 @@ static void against_reference(struct rig *rig)
     }
 }
 
-/* Documents that are seen whole, and padding that is not; only the CPU can. */
+/* Documents that are seen whole, and padding that is not. */
 static void not_causal(struct rig *rig)
 {
     static const struct {
         bool full;
         int64_t nkeys;
-    } forms[] = { { true, 0 }, { true, 70 }, { false, 64 }, { false, 2 }, { true, 200 } };
-    if (!rig->device->images)
-        return;
+    } forms[] = { { false, 64 }, { true, 70 }, { true, 0 }, { true, 40 }, { false, 2 }, { true, 200 } };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
         for (int j = 0; j < 3; j++) {
             const struct kern_attention_shape shapes[] = { SHAPE(300, 4, 2, 20, packed, 5, 0, 0.3f),
@@ -295,7 +293,8 @@ static void not_causal(struct rig *rig)
             struct job job = { shapes[j], "not causal" };
             job.s.full = forms[i].full;
             job.s.nkeys = forms[i].nkeys;
-            one_job(rig, &job, false);
+            if (!rig->slow || (size_t)j == i % 3)
+                one_job(rig, &job, false);
         }
 }
 

@@ -45,6 +45,75 @@ static void modulate(struct rig *rig)
     modulate_one(rig, 1, 7, false);
     modulate_one(rig, 40, 32, true);
     modulate_one(rig, 19, 3072, false);
+    modulate_one(rig, 2, 9001, true);
+}
+
+/* over: dx takes the place of dy, and the residual's gradient is another matrix; else of the residual's. */
+static void modulate_grad_one(struct rig *rig, int64_t nrow, int64_t ncol, bool over)
+{
+    struct matrix x = matrix_random(rig, nrow, ncol, rig->dtype, 2), dy = matrix_random(rig, nrow, ncol, rig->dtype, 1),
+                  add = matrix_random(rig, nrow, ncol, rig->dtype, 1);
+    float *scale = random_floats(rig, ncol);
+    double *want = zeros(nrow * ncol);
+    for (int64_t i = 0; i < nrow; i++) {
+        double mean = 0, variance = 0, of_g = 0, of_product = 0;
+        for (int64_t j = 0; j < ncol; j++)
+            mean += at(&x, i, j) / (double)ncol;
+        for (int64_t j = 0; j < ncol; j++)
+            variance += pow(at(&x, i, j) - mean, 2) / (double)ncol;
+        const double rstd = 1 / sqrt(variance + (double)1e-6f);
+        for (int64_t j = 0; j < ncol; j++) {
+            const double g = at(&dy, i, j) * (1 + (double)scale[j]);
+            of_g += g / (double)ncol;
+            of_product += g * (at(&x, i, j) - mean) * rstd / (double)ncol;
+        }
+        for (int64_t j = 0; j < ncol; j++)
+            want[i * ncol + j] = at(&add, i, j) + rstd * (at(&dy, i, j) * (1 + (double)scale[j]) - of_g -
+                                                          (at(&x, i, j) - mean) * rstd * of_product);
+    }
+    const struct kern_modulate_grad g = { nrow,  ncol,  cview(&x),   cview(&dy),
+                                          scale, 1e-6f, cview(&add), view(over ? &dy : &add) };
+    rig->device->images->modulate_grad(rig->stream, &g);
+    check_matrix(rig, over ? &dy : &add, want, 3e-6, "gradient of modulated");
+    must_free(want), must_free(scale);
+    matrix_free(&x), matrix_free(&dy), matrix_free(&add);
+}
+
+static void modulate_grad(struct rig *rig)
+{
+    modulate_grad_one(rig, 3, 7, false);
+    modulate_grad_one(rig, 40, 32, true);
+    modulate_grad_one(rig, 5, 2100, false);
+    modulate_grad_one(rig, 3, 9000, true);
+}
+
+static void square_error_one(struct rig *rig, int64_t nrow, int64_t ncol, bool wants_gradient)
+{
+    struct matrix x = matrix_random(rig, nrow, ncol, KERN_F32, 1), target = matrix_random(rig, nrow, ncol, KERN_F32, 1),
+                  dx = matrix_new(nrow, ncol, rig->dtype);
+    float *loss = float_zeros(nrow);
+    double *losses = zeros(nrow), *gradient = zeros(nrow * ncol);
+    for (int64_t i = 0; i < nrow; i++)
+        for (int64_t j = 0; j < ncol; j++) {
+            const double d = at(&x, i, j) - at(&target, i, j);
+            losses[i] += 0.5 * d * d;
+            gradient[i * ncol + j] = 2 * 0.25 * d;
+        }
+    const struct kern_square_error e = { nrow, ncol,  cview(&x), cview(&target),
+                                         0.5f, 0.25f, loss,      wants_gradient ? view(&dx) : (struct kern_mat){ 0 } };
+    rig->device->images->square_error(rig->stream, &e);
+    check_floats(rig, loss, nrow, losses, 1e-6, "squared error");
+    if (wants_gradient)
+        check_matrix(rig, &dx, gradient, 1e-6, "gradient of the squared error");
+    must_free(losses), must_free(gradient), must_free(loss);
+    matrix_free(&x), matrix_free(&target), matrix_free(&dx);
+}
+
+static void square_error(struct rig *rig)
+{
+    square_error_one(rig, 1, 3, true);
+    square_error_one(rig, 37, 128, true);
+    square_error_one(rig, 20, 301, false);
 }
 
 static void gate_and_silu(struct rig *rig)
@@ -132,6 +201,8 @@ static void conv(struct rig *rig)
     conv_one(rig, 8, 6, 5, 4, 2);
     conv_one(rig, 2, 2, 1, 1, 2);
     conv_one(rig, 90, 64, 4, 8, 2);
+    conv_one(rig, 9, 6, 8, 16, 1);
+    conv_one(rig, 132, 130, 1, 1, 1); /* more than a device multiplies at once */
 }
 
 static void group_norm_one(struct rig *rig, int64_t npixel, int64_t nchannel, int64_t ngroup, bool silu, bool in_place)
@@ -195,6 +266,8 @@ static void enlarge(struct rig *rig)
         rig_run_all(name); \
     }
 TEST(modulate)
+TEST(modulate_grad)
+TEST(square_error)
 TEST(gate_and_silu)
 TEST(conv)
 TEST(group_norm)
@@ -202,8 +275,9 @@ TEST(enlarge)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_modulate), cmocka_unit_test(test_gate_and_silu),
-                                        cmocka_unit_test(test_conv), cmocka_unit_test(test_group_norm),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_modulate),     cmocka_unit_test(test_modulate_grad),
+                                        cmocka_unit_test(test_square_error), cmocka_unit_test(test_gate_and_silu),
+                                        cmocka_unit_test(test_conv),         cmocka_unit_test(test_group_norm),
                                         cmocka_unit_test(test_enlarge) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

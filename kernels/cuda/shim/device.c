@@ -59,6 +59,7 @@ const struct kern_device *cuda_shim_device(void)
     static struct kern_memory memory;
     extern const struct kern_ops cuda_ops;
     extern const struct kern_expert_ops cuda_expert_ops;
+    extern const struct kern_image_ops cuda_image_ops;
     memory = cpu_memory;
     memory.copy = copy;
     memory.zero = zero;
@@ -66,7 +67,7 @@ const struct kern_device *cuda_shim_device(void)
     device.name = "cuda-shim";
     device.ops = &cuda_ops;
     device.experts = &cuda_expert_ops;
-    device.images = NULL;
+    device.images = &cuda_image_ops;
     device.memory = &memory;
     device.stream_new = stream_new;
     device.stream_free = cuda_shim_stream_free;

@@ -32,7 +32,7 @@ struct kern_attention_shape {
     float scale;                       /* mostly 1/√head_dim */
     struct kern_attention_table table; /* made from the same documents */
     struct kern_cmat sinks;            /* (nhead), pitch ignored: scores that are not scaled; data NULL: none */
-    bool full;     /* not causal: a token sees its whole document. Without a window, and on the CPU only, like: */
+    bool full;                         /* not causal: a token sees its whole document. Without a window, like: */
     int64_t nkeys; /* a document's tokens from this one on are padding, which nobody sees; 0: there is none */
 };
 
