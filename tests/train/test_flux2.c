@@ -174,7 +174,7 @@ static void predict_one(const struct golden *g, struct whole *w, int64_t sample,
     const int64_t nchannel = (int64_t)of_x[1], height = (int64_t)of_x[2], width = (int64_t)of_x[3],
                   n = nchannel * height * width, ntext = (int64_t)of_text[1];
     float *x = turned(noisy + sample * n, nchannel, height * width), *v = malloc((size_t)n * sizeof *v);
-    must(flux2_forward_new(w->alone.rank->compute, ntext, height, width, &f, &err), &err);
+    must(flux2_forward_new(w->alone.rank->compute, ntext, height, width, NULL, &f, &err), &err);
     must(flux2_forward_text(f, embeds + sample * ntext * (int64_t)of_text[2], &err), &err);
     must(flux2_forward_run(f, NULL, x, times[sample] / 1000, guidance ? guidance[sample] : 0, v, &err), &err);
     float *ours = turned(v, height * width, nchannel);
@@ -345,7 +345,7 @@ static void sample_one(const struct golden *g, json_t *spec)
     schedule_sigmas(height * width, 4, sigmas);
     compare(g, key, sigmas, theirs, 5, 1e-7);
     must(whole_open(transformer, &opt, &choice, &w, &err), &err);
-    must(flux2_forward_new(w.alone.rank->compute, 48, height, width, &f, &err), &err);
+    must(flux2_forward_new(w.alone.rank->compute, 48, height, width, NULL, &f, &err), &err);
     struct checks checks = { g, name, x, height, width, nchannel };
     const struct flow flow = { .forward = f,
                                .text = text,

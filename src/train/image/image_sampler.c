@@ -154,7 +154,7 @@ static int run_transformer(struct work *w, struct fsdpck_error *err)
     if (!rc)
         rc = check_widths(w, &whole.job.model, path, err);
     if (!rc)
-        rc = flux2_forward_new(whole.alone.rank->compute, w->r.max_tokens, w->height, w->width, &f, err);
+        rc = flux2_forward_new(whole.alone.rank->compute, w->r.max_tokens, w->height, w->width, NULL, &f, err);
     if (!rc)
         rc = flow_all(w, f, err);
     flux2_forward_free(f);

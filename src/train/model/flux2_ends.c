@@ -67,7 +67,7 @@ int flux2_send_tables(struct flux2_run *r, struct fsdpck_error *err)
 {
     const struct model *m = r->c->m;
     const struct kern_memory *memory = r->c->device->memory;
-    const int64_t half = m->head_dim / 2;
+    const int64_t half = m->head_dim / 2, bounds[2] = { 0, r->n };
     const size_t nbytes = (size_t)(r->n * half) * sizeof(float);
     float *cosines = malloc(nbytes), *sines = malloc(nbytes);
     int32_t *positions = calloc((size_t)r->n, sizeof *positions);
@@ -88,6 +88,8 @@ int flux2_send_tables(struct flux2_run *r, struct fsdpck_error *err)
         memory->copy(r->c->stream, r->c->cosines, cosines, nbytes);
         memory->copy(r->c->stream, r->c->sines, sines, nbytes);
         memory->copy(r->c->stream, r->positions, positions, (size_t)r->n * sizeof *positions);
+        r->c->batch.ntok = r->n;
+        compute_send_documents(r->c, bounds, 1);
         rc = compute_sync(r->c, err);
     }
     free(cosines);

@@ -30,17 +30,18 @@ static void alloc_all(struct flux2_forward *f, struct bump *v)
         k->s_qkv[i] = k->s_out[i] = k->s_mlp_in[i] = k->s_mlp_out[i] = s;
 }
 
-static int allocate(struct flux2_forward *f, struct fsdpck_error *err)
+/* In the given memory, or in memory of its own. */
+static int allocate(struct flux2_forward *f, void *memory, struct fsdpck_error *err)
 {
     const struct kern_location where = { .kind = KERN_MEMORY_DEVICE, .index = f->c.index, .huge_pages = true };
     char message[KERN_MESSAGE_BYTES] = "";
     struct bump v = { 0 };
     alloc_all(f, &v);
-    if (f->c.device->memory->alloc(where, v.at, &f->memory, message) != KERN_OK)
+    if (!memory && f->c.device->memory->alloc(where, v.at, &f->memory, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
                                 "no memory for a picture of %lld × %lld latent pixels (%zu bytes): %s",
                                 (long long)f->run.height, (long long)f->run.width, v.at, message);
-    v = (struct bump){ .base = f->memory.data };
+    v = (struct bump){ .base = memory ? memory : f->memory.data };
     alloc_all(f, &v);
     return flux2_send_tables(&f->run, err);
 }
@@ -69,7 +70,7 @@ uint64_t flux2_forward_nbytes(const struct compute *from, int64_t ntext, int64_t
     return v.at;
 }
 
-int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width,
+int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width, void *memory,
                       struct flux2_forward **out, struct fsdpck_error *err)
 {
     *out = NULL;
@@ -80,7 +81,7 @@ int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height,
     if (!f)
         return fsdpck_error_nomem(err, sizeof *f);
     view(f, from, ntext, height, width);
-    int rc = allocate(f, err);
+    int rc = allocate(f, memory, err);
     if (rc)
         flux2_forward_free(f);
     else

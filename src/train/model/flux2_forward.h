@@ -8,10 +8,11 @@
 struct flux2_forward;
 
 /* Buffers for pictures of height × width latent pixels and texts of ntext tokens, on the device and with the parameters
- * of `from`, which must outlive them. All groups have one dtype. */
-int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width,
+ * of `from`, which must outlive them. All groups have one dtype. memory: flux2_forward_nbytes() of device memory,
+ * borrowed; NULL: it allocates its own. */
+int flux2_forward_new(const struct compute *from, int64_t ntext, int64_t height, int64_t width, void *memory,
                       struct flux2_forward **out, struct fsdpck_error *err);
-/* The bytes that it takes on the device. */
+/* The bytes that it takes on the device; those of a larger picture suffice. */
 uint64_t flux2_forward_nbytes(const struct compute *from, int64_t ntext, int64_t height, int64_t width);
 void flux2_forward_free(struct flux2_forward *f); /* NULL does nothing */
 

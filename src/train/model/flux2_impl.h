@@ -72,7 +72,7 @@ void flux2_modulations_backward(struct flux2_run *r);
 
 /* Allocates what does not belong to a block, for the sizes in r. */
 void flux2_alloc(struct flux2_run *r, struct bump *v, bool backward);
-/* Writes the tables of RoPE for the sizes in r. */
+/* Writes the tables of RoPE and attention for the sizes in r. */
 int flux2_send_tables(struct flux2_run *r, struct fsdpck_error *err);
 /* text: (ntext, text_width) in host memory. */
 void flux2_send_text(struct flux2_run *r, const float *text);

@@ -156,16 +156,24 @@ static int send(struct compute *c, struct fsdpck_error *err)
     return moved ? flux2_send_tables(&t->run, err) : 0;
 }
 
+/* Parts that go by streams leave their own number of tokens; recordings of blocks are found by that of both. */
+static void leave(struct compute *c)
+{
+    c->batch.ntok = c->flux2->run.n;
+}
+
 static void first(struct compute *c)
 {
     const struct picture *p = &c->batch.picture;
     flux2_first(&c->flux2->run, p->latents, p->sigma, p->guidance, c->flux2->kept[0].z);
+    leave(c);
 }
 
 static void block(struct compute *c, int64_t number)
 {
     struct flux2_train *t = c->flux2;
     flux2_block(&t->run, number, &t->kept[number], number + 1 < c->m->nlayer ? t->kept[number + 1].z : t->run.last);
+    leave(c);
 }
 
 static int loss(struct compute *c, bool wants_gradient, struct fsdpck_error *err)
@@ -191,17 +199,20 @@ static int loss(struct compute *c, bool wants_gradient, struct fsdpck_error *err
 static void end_backward(struct compute *c)
 {
     flux2_end_backward(&c->flux2->run, c->flux2->dvelocity);
+    leave(c);
 }
 
 static void recompute(struct compute *c, int64_t number)
 {
     flux2_block(&c->flux2->run, number, &c->flux2->kept[number], NULL);
+    leave(c);
 }
 
 static void one_backward(struct compute *c, int64_t number)
 {
     const bool wants_dz = number > compute_first_layer(c->l) || compute_trains_first(c->l);
     flux2_block_backward(&c->flux2->run, number, &c->flux2->kept[number], wants_dz);
+    leave(c);
 }
 
 static void first_backward(struct compute *c)

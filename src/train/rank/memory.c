@@ -65,16 +65,18 @@ uint64_t memory_snapshot_nbytes(const struct job *job)
     return nelem * sizeof(float);
 }
 
-/* First the transformer draws, then the decoder takes its place. */
+/* First the transformer draws, then the decoder takes its place, always in host memory. */
 static struct decode_sizes picture_sizes(const struct job *job, const struct compute *c)
 {
     const struct flux2 *x = &job->model.flux2;
     const uint64_t npixel = (uint64_t)(job->sample_height * job->sample_width),
-                   drawing = flux2_forward_nbytes(c, x->ntext, job->sample_height, job->sample_width) +
+                   forward = flux2_forward_nbytes(c, x->ntext, job->sample_height, job->sample_width),
+                   drawing = (c->device->separate_memory ? 0 : forward) +
                              2 * (uint64_t)(x->ntext * x->text_width) * sizeof(float) +
                              3 * npixel * (uint64_t)x->nchannel * sizeof(float);
     const uint64_t decoding = job->sample_decoder_nbytes + npixel * (uint64_t)x->nchannel * sizeof(float);
-    return (struct decode_sizes){ .host_nbytes = drawing > decoding ? drawing : decoding };
+    return (struct decode_sizes){ .device_nbytes = c->device->separate_memory ? forward : 0,
+                                  .host_nbytes = drawing > decoding ? drawing : decoding };
 }
 
 struct decode_sizes memory_samples(const struct job *job, const struct compute *c)

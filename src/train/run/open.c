@@ -107,8 +107,6 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
     if (c->automatic)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
                                 "no key is chosen (\"auto\") for a run on pictures yet: give values");
-    if (job_has_device_memory(job))
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "pictures are trained on by the CPU only");
     return 0;
 }
 

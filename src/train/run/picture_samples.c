@@ -18,6 +18,7 @@
 #include "image/schedule.h"
 #include "rank/files.h"
 #include "rank/gather.h"
+#include "rank/memory.h"
 #include "run/tracker.h"
 #include "text/new_file.h"
 
@@ -167,7 +168,7 @@ static int prepare(struct wave *w, struct fsdpck_error *err)
                  ? read_texts(w, err)
                  : fsdpck_error_nomem(err, (size_t)(2 * s->ntext * s->text_width + 3 * w->nelem) * sizeof(float));
     if (!rc)
-        rc = flux2_forward_new(w->r->compute, s->ntext, height, width, &w->forward, err);
+        rc = flux2_forward_new(w->r->compute, s->ntext, height, width, w->r->memory->samples, &w->forward, err);
     if (rc)
         return rc;
     schedule_sigmas(height * width, r->nstep, w->sigmas);

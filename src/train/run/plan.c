@@ -110,6 +110,7 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
     device->separate_memory = true;
     device->row_unit = module->device->row_unit;
     device->ops = module->device->ops;
+    device->images = module->device->images;
     where->device = device;
     where->links = job->nranks > 1 ? module->links : NULL;
     return 0;

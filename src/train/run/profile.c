@@ -138,6 +138,33 @@ KERN_EXPERT_OPS(TIMED_EXPERTS)
 static const struct kern_expert_ops timed_experts = { KERN_EXPERT_OPS(ROW) };
 #undef ROW
 
+#define TIMED_IMAGES(name, kind, params, args) \
+    static void timed_image_##name params \
+    { \
+        stream_timer_begin(active->timer, kind, s); \
+        active->inner->images->name args; \
+        stream_timer_end(active->timer, s); \
+    }
+#define PICTURE STREAM, struct kern_mat y, struct kern_cmat x
+TIMED_IMAGES(modulate, NORM, (STREAM, const struct kern_modulate *a), (s, a))
+TIMED_IMAGES(modulate_grad, NORM, (STREAM, const struct kern_modulate_grad *a), (s, a))
+TIMED_IMAGES(gate, OTHER, (STREAM, const struct kern_gate *a), (s, a))
+TIMED_IMAGES(square_error, LOSS, (STREAM, const struct kern_square_error *a), (s, a))
+TIMED_IMAGES(silu, OTHER, (PICTURE, int64_t m, int64_t n), (s, y, x, m, n))
+TIMED_IMAGES(conv, GEMM, (STREAM, const struct kern_conv *a), (s, a))
+TIMED_IMAGES(group_norm, NORM, (STREAM, const struct kern_group_norm *a), (s, a))
+TIMED_IMAGES(enlarge, OTHER, (PICTURE, int64_t h, int64_t w, int64_t n), (s, y, x, h, w, n))
+
+/* A size query. */
+static size_t timed_image_conv_scratch(struct kern_stream *s, const struct kern_conv *c)
+{
+    return active->inner->images->conv_scratch(s, c);
+}
+
+#define ROW(name, type) .name = timed_image_##name,
+static const struct kern_image_ops timed_images = { KERN_IMAGE_OPS(ROW) };
+#undef ROW
+
 static int totals_new(struct totals *t, uint32_t ngroups, struct fsdpck_error *err)
 {
     t->gather_ns = calloc(ngroups, sizeof *t->gather_ns);
@@ -183,6 +210,7 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
     p->device.experts = &timed_experts;
+    p->device.images = p->inner->images ? &timed_images : NULL;
     p->device.record = NULL; /* kernels in a recorded graph cannot be timed */
 #define TAKE(name, type) p->ops.name = timed_##name;
     KERN_OPS(TAKE)

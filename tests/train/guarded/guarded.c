@@ -107,6 +107,7 @@ static const struct kern_device guarded_device = {
     .ops = &guarded_ops,
     .memory = &guarded_memory,
     .experts = &guarded_expert_ops,
+    .images = &guarded_image_ops,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .stream_sync = stream_sync,

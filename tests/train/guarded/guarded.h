@@ -4,6 +4,7 @@
 #define GUARDED_GUARDED_H
 
 #include <kernels/experts.h>
+#include <kernels/image.h>
 #include <kernels/link.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
@@ -21,6 +22,7 @@ void guarded_must_own(const char *kernel, const void *p);
 extern const struct kern_memory guarded_memory;
 extern const struct kern_ops guarded_ops;
 extern const struct kern_expert_ops guarded_expert_ops;
+extern const struct kern_image_ops guarded_image_ops;
 extern const struct kern_links guarded_links;
 
 #endif

@@ -269,6 +269,68 @@ static size_t late_attention_grad_scratch(const struct kern_stream *s, const str
     return guarded_cpu()->ops->attention_grad_scratch(any_inner(), shape);
 }
 
+#define OF_IMAGES(name, type, ...) \
+    static void run_image_##name(struct kern_stream *s, void *args) \
+    { \
+        const struct type *a = args; \
+        LOOK("pictures: " #name, __VA_ARGS__); \
+        guarded_cpu()->images->name(s, a); \
+    } \
+    static void late_image_##name(struct kern_stream *s, const struct type *a) \
+    { \
+        late_put(s, run_image_##name, late_copy(a, sizeof *a, NULL, 0, NULL)); \
+    }
+
+OF_IMAGES(modulate, kern_modulate, a->x.data, a->shift, a->scale, a->y.data)
+OF_IMAGES(modulate_grad, kern_modulate_grad, a->x.data, a->dy.data, a->scale, a->add.data, a->dx.data)
+OF_IMAGES(gate, kern_gate, a->gate, a->x.data, a->add.data, a->y.data)
+OF_IMAGES(square_error, kern_square_error, a->x.data, a->target.data, a->loss, a->dx.data)
+OF_IMAGES(conv, kern_conv, a->x.data, a->weight, a->bias, a->y.data, a->scratch)
+OF_IMAGES(group_norm, kern_group_norm, a->x.data, a->gamma, a->beta, a->y.data, a->scratch)
+
+struct pixels_args {
+    struct kern_mat y;
+    struct kern_cmat x;
+    int64_t m, n, k;
+};
+
+static void run_image_silu(struct kern_stream *s, void *args)
+{
+    const struct pixels_args *a = args;
+    LOOK("pictures: silu", a->y.data, a->x.data);
+    guarded_cpu()->images->silu(s, a->y, a->x, a->m, a->n);
+}
+
+static void late_image_silu(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n)
+{
+    const struct pixels_args args = { y, x, m, n, 0 };
+    late_put(s, run_image_silu, late_copy(&args, sizeof args, NULL, 0, NULL));
+}
+
+static void run_image_enlarge(struct kern_stream *s, void *args)
+{
+    const struct pixels_args *a = args;
+    LOOK("pictures: enlarge", a->y.data, a->x.data);
+    guarded_cpu()->images->enlarge(s, a->y, a->x, a->m, a->n, a->k);
+}
+
+static void late_image_enlarge(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n,
+                               int64_t k)
+{
+    const struct pixels_args args = { y, x, m, n, k };
+    late_put(s, run_image_enlarge, late_copy(&args, sizeof args, NULL, 0, NULL));
+}
+
+static size_t late_image_conv_scratch(struct kern_stream *s, const struct kern_conv *c)
+{
+    (void)s;
+    return guarded_cpu()->images->conv_scratch(one_thread, c);
+}
+
+#define ROW(name, type) .name = late_image_##name,
+const struct kern_image_ops guarded_image_ops = { KERN_IMAGE_OPS(ROW) };
+#undef ROW
+
 /* The operations of mixtures of experts take a struct each. */
 #define RUN_EXPERTS(name, type, ...) \
     static void run_expert_##name(struct kern_stream *s, void *args) \
