@@ -3,7 +3,9 @@
 """A pipeline that makes pictures: sampled, the same picture for any number of threads; trained, the same adapter for
 any number of ranks; its cache; and what is refused, and how.
 
-usage: pictures.py FSDPTRAIN GOLDENS [--fsdpck FSDPCK] [--quick]
+usage: pictures.py FSDPTRAIN GOLDENS [--fsdpck FSDPCK] [--quick] [--device cuda]
+
+--device: what a device with its own memory adds, on one that computes as the processor does.
 
 GOLDENS/flux2/adapter is one for the pipeline in fixtures/tiny-flux2; test_flux2.c holds its numbers against diffusers'.
 Prints a line for each check and "N passed, N failed"."""
@@ -815,6 +817,64 @@ def surveyed(folder):
         tokenize(*options, code=code)
 
 
+# ---- on a device with its own memory
+
+DRAWN = {"every": 3, "prompts": ["a fox", "a house", "a lake"]}
+
+
+def device_as_processor(folder):
+    """The processor's bits at any number of ranks, however much is kept, gathered or moved to the host."""
+    for dtype, more in (("fp32", ((1, {}), (3, {}), (5, {}), (2, {
+            "activation_checkpointing": "block",
+            "offload": "cpu"
+    }))), ("bf16", ((1, {}), (2, {}), (3, {
+            "sharding_strategy": "NO_SHARD"
+    }), (4, {
+            "dp_shard_size": 2
+    })))):
+        want = started_anew(folder, "--device", "cpu", dtype={"param": dtype})
+        for ranks, fsdp in more:
+            got = started_anew(folder, "--device", "cuda", "--ranks", ranks, dtype={"param": dtype}, fsdp=fsdp)
+            need(got == want, dtype, ranks, fsdp, got[1], want[1])
+
+
+def device_draws(folder):
+    """Evaluations and pictures that are drawn while training are the processor's too."""
+    seen = []
+    for device, ranks in (("cpu", 1), ("cuda", 2)):
+        started_anew(folder,
+                     "--device",
+                     device,
+                     "--ranks",
+                     ranks,
+                     sample=DRAWN,
+                     data={"eval": str(MODEL.parent / "pictures")},
+                     train={"eval_steps": 3})
+        metrics = [json.loads(x) for x in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        drawn = {p.name: p.read_bytes() for p in (folder / "run/samples").iterdir()}
+        seen.append((drawn, [m["eval_loss"] for m in metrics if "eval_loss" in m]))
+    need(seen[0] == seen[1] and len(seen[0][0]) == 9 and len(seen[0][1]) == 2, seen[0][0].keys(), seen[0][1],
+         seen[1][1])
+
+
+def device_planned(folder):
+    """A run fits into what plan says that it takes on its device, and not into a byte less."""
+    config = config_of(folder, sample=DRAWN, train={"max_steps": 1})
+    options = ["--device", "cuda", "--ranks", "2"]
+    plan = subprocess.run([args.fsdptrain, "plan", config, "--json", *options], capture_output=True, text=True)
+    most = json.loads(plan.stdout)
+    need(most["sample_bytes"] > 0, most)
+    for missing, code in ((1, 4), (0, 0)):
+        done = subprocess.run([args.fsdptrain, "run", config, *options],
+                              capture_output=True,
+                              text=True,
+                              env={
+                                  **os.environ, "FSDPTRAIN_GUARDED_FREE": str(most["peak_bytes"] - missing)
+                              })
+        need(done.returncode == code and (not code or "GiB free of" in done.stderr), done.returncode, done.stderr)
+
+
+DEVICE_CHECKS = (device_as_processor, device_draws, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
           every_linear, policies, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped,
           begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
@@ -842,10 +902,13 @@ def main():
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--fsdpck")
     parser.add_argument("--quick", action="store_true", help="three of the checks only")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = parser.parse_args()
     FLUX2 = args.goldens / "flux2"
     of_fsdpck = (quantized, exported, single_files)
     checks = (same_for_any_threads, refused, lines_as_data) if args.quick else CHECKS
+    if args.device == "cuda":
+        checks = DEVICE_CHECKS
     return run_all({check: [args.fsdpck] if check in of_fsdpck else [] for check in checks})
 
 
