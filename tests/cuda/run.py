@@ -12,6 +12,7 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
 from harness import Failure, Tests, config_of
 from moe import LORA, Moe
+import pictures
 from ranks_harness import MPI_ENV, MPIRUN, need_mpi
 
 # What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
@@ -134,6 +135,24 @@ class Hosted(Tests):
         for got, (_, loss, norm, *_) in zip(want[0], numbers["cpu", 1][0], strict=True):
             self.near("loss", abs(got[1] - loss), 1e-5)
             self.near("norm", abs(got[2] / norm - 1), 1e-4)
+
+    def pictures(self, dtype, several):
+        """Adapters of a model that makes pictures: the processor's losses, the same bits for any number of ranks, piece
+        by piece or replayed, stored or computed anew."""
+        folder, seen = self.tmp / f"pictures-{dtype}", {}
+        folder.mkdir()
+        for device, ranks in ("cpu", 1), ("cuda", 1), *(("cuda", n) for n in several):
+            path = pictures.config_of(folder, train={"max_steps": 2, "learning_rate": 0.01}, dtype={"param": dtype},
+                                      fsdp={"activation_checkpointing": "block" if ranks == 5 else "none"},
+                                      output_dir=str(folder / f"{device}-{ranks}"))
+            self.ends(path, "--ranks", ranks, device=device, FSDPTRAIN_REPLAY=int(ranks < 3))
+            seen[device, ranks] = self.bits(folder / f"{device}-{ranks}")
+        others = [n for n in several if seen["cuda", n] != seen["cuda", 1]]
+        if others:
+            raise Failure(f"other bits with other numbers of ranks: {others}")
+        for got, (_, loss, norm, *_) in zip(seen["cuda", 1][0], seen["cpu", 1][0], strict=True):
+            self.near("loss", abs(got[1] - loss), 1e-5 if dtype == "fp32" else 0.01)
+            self.near("norm", abs(got[2] / norm - 1), 1e-4 if dtype == "fp32" else 0.02)
 
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
@@ -326,6 +345,8 @@ def main():
         ("training, dropout", t.dropped),
         *((f"mixture of experts, {family}", t.mixture, family, ranks)
           for family, ranks in (("qwen2", 4), ("glm", 2), ("gpt_oss", 2))),
+        ("pictures, fp32", t.pictures, "fp32", (3, 5)),
+        ("pictures, bf16", t.pictures, "bf16", (2, )),
         ("replayed", t.replayed),
         ("launches", t.launches),
         ("circumstances", t.circumstances),
