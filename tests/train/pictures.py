@@ -857,6 +857,18 @@ def device_draws(folder):
          seen[1][1])
 
 
+def device_samples(folder):
+    """Pictures and texts of `sample` are the processor's."""
+    made = []
+    for device in ("cpu", "cuda"):
+        sample(MODEL, "--prompt", PROMPT, "--out", folder / "a.png", "--size", "32x48", "--device", device, "--adapter",
+               FLUX2 / "adapter")
+        text = sample(MODEL.parent / "tiny-llama-tied", "--prompt", PROMPT, "--max-new-tokens", 5, "-q", "--device",
+                      device)
+        made.append(((folder / "a.png").read_bytes(), text.stdout))
+    need(made[0] == made[1], made[0][1], made[1][1])
+
+
 def device_planned(folder):
     """A run fits into what plan says that it takes on its device, and not into a byte less."""
     config = config_of(folder, sample=DRAWN, train={"max_steps": 1})
@@ -874,7 +886,7 @@ def device_planned(folder):
         need(done.returncode == code and (not code or "GiB free of" in done.stderr), done.returncode, done.stderr)
 
 
-DEVICE_CHECKS = (device_as_processor, device_draws, device_planned)
+DEVICE_CHECKS = (device_as_processor, device_draws, device_samples, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
           every_linear, policies, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped,
           begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)

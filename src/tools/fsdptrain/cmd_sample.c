@@ -11,13 +11,14 @@
 
 #include "common/model_path.h"
 #include "common/stop.h"
+#include "device_arg.h"
 #include "sample_image.h"
 #include "sample_out.h"
 #include "sample_prompts.h"
 
 struct sample_args {
     bool json, quiet, chat, seed_given;
-    const char *adapter, *dtype, *system;
+    const char *adapter, *dtype, *system, *device;
     struct strings prompts;
     uint32_t samples, threads, max_new_tokens;
     double temperature, top_p, top_k; /* negative: not given */
@@ -93,6 +94,12 @@ static const struct option sample_options[] = {
       .value = "bf16|fp32",
       .help = "type of weights, keys and values",
       .usual = "bf16" },
+    { .name = "device",
+      .type = OPTION_CHOICE,
+      .offset = AT(device),
+      .value = "cpu|cuda",
+      .help = "device to compute on",
+      .computed = "cuda where there is one" },
     { .name = "threads",
       .type = OPTION_COUNT,
       .offset = AT(threads),
@@ -324,9 +331,13 @@ static int run(void *ctx, const char *const *at)
     const struct sample_args *args = ctx;
     struct fsdpck_error err = { 0 };
     struct report report = { .quiet = args->quiet, .terminal = isatty(STDERR_FILENO) };
+    struct device_arg device;
+    device_choose(args->device, &device);
     struct sampler_options opt = {
         .dtype = args->dtype,
         .nthreads = args->threads,
+        .device = device.name,
+        .module = device.module,
         .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads }
     };
     char model[4096], adapter[4096];

@@ -2,21 +2,13 @@
 #include "image/decoder.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-static enum kern_dtype dtype_of(const struct sampler_options *opt)
-{
-    return opt->dtype && strcmp(opt->dtype, "fp32") == 0 ? KERN_F32 : KERN_BF16;
-}
 
 int image_decoder_open(const struct pipeline *p, const struct sampler_options *opt, int64_t nchannel, int64_t height,
                        int64_t width, struct image_decoder *out, struct fsdpck_error *err)
 {
     const size_t nbytes = (size_t)(height * width * 3);
     *out = (struct image_decoder){ .height = height, .width = width, .pixels = malloc(nbytes) };
-    const unsigned nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors();
-    return out->pixels ? vae_work_open(p, false, dtype_of(opt), nthreads, nchannel, &opt->fs, &out->work, err)
-                       : fsdpck_error_nomem(err, nbytes);
+    return out->pixels ? vae_work_open(p, false, opt, nchannel, &out->work, err) : fsdpck_error_nomem(err, nbytes);
 }
 
 void image_decoder_close(struct image_decoder *d)
@@ -38,7 +30,7 @@ int image_decoder_run(struct image_decoder *d, const float *latents, struct imag
 int image_decoder_count(const struct pipeline *p, const struct sampler_options *opt, int64_t height, int64_t width,
                         uint64_t *nbytes, struct fsdpck_error *err)
 {
-    int rc = vae_count_decoding(p, dtype_of(opt), &opt->fs, height / IMAGE_UNIT, width / IMAGE_UNIT, nbytes, err);
+    int rc = vae_count_decoding(p, vae_work_dtype(opt), &opt->fs, height / IMAGE_UNIT, width / IMAGE_UNIT, nbytes, err);
     *nbytes += rc ? 0 : (uint64_t)(height * width * 3);
     return rc;
 }

@@ -13,7 +13,7 @@ struct image_decoder {
     uint8_t *pixels;       /* (height, width, 3) */
 };
 
-/* opt: dtype ("fp32", else bf16), threads. nchannel: of the transformer's latents. *out needs image_decoder_close()
+/* opt: as in vae_work.h. nchannel: of the transformer's latents. *out needs image_decoder_close()
  * also after a failure. */
 int image_decoder_open(const struct pipeline *p, const struct sampler_options *opt, int64_t nchannel, int64_t height,
                        int64_t width, struct image_decoder *out, struct fsdpck_error *err);

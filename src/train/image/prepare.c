@@ -152,14 +152,18 @@ static struct picture_matrix text_matrix(const struct work *w, uint64_t id)
     return (struct picture_matrix){ id, w->set->ntext, w->set->text_width, w->set->rounded };
 }
 
+static struct sampler_options options_of(const struct work *w)
+{
+    return (
+        struct sampler_options){ .dtype = is_rounded(w) ? "bf16" : "fp32", .nthreads = w->p->nthreads, .fs = w->p->fs };
+}
+
 /* Opens the encoder when the first text asks for it. */
 static int put_text(struct work *w, struct text_embed **t, uint64_t id, const char *text, float *out,
                     struct fsdpck_error *err)
 {
     const struct picture_matrix m = text_matrix(w, id);
-    const struct sampler_options opt = { .dtype = is_rounded(w) ? "bf16" : "fp32",
-                                         .nthreads = w->p->nthreads,
-                                         .fs = w->p->fs };
+    const struct sampler_options opt = options_of(w);
     bool cut;
     if (picture_cache_has(&w->set->cache, &m))
         return 0;
@@ -274,8 +278,8 @@ static int put_one(struct work *w, struct vae_work *e, size_t i, struct fsdpck_e
     const struct picture_matrix m = latents_matrix(w, entry);
     if (!w->new_latents[i] || picture_cache_has(&w->set->cache, &m))
         return 0;
-    const enum kern_dtype dtype = is_rounded(w) ? KERN_BF16 : KERN_F32;
-    int rc = e->vae ? 0 : vae_work_open(&w->pipeline, true, dtype, w->p->nthreads, w->set->nchannel, &w->p->fs, e, err);
+    const struct sampler_options opt = options_of(w);
+    int rc = e->vae ? 0 : vae_work_open(&w->pipeline, true, &opt, w->set->nchannel, e, err);
     return rc ? rc : encode(w, e, &w->listing.items[i], &m, err);
 }
 

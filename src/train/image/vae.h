@@ -5,6 +5,7 @@
 
 #include <fsdpck/source.h>
 #include <kernels/image.h>
+#include <kernels/memory.h>
 #include <kernels/ops.h>
 
 #include "image/pipeline.h"
@@ -59,13 +60,19 @@ struct vae {
     struct vae_config config;
     enum kern_dtype dtype;
     struct vae_half half;
-    float *mean, *scale; /* (4 · nlatent) of the normalized latents; owned */
+    float *mean, *scale;              /* (4 · nlatent) of the normalized latents; owned */
+    const struct kern_device *device; /* that the weights were moved to; NULL: they are in host memory */
+    int index;
+    struct kern_buffer moved;
 };
 
 /* One half of it. dtype: of the computation. */
 int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
              struct vae **out, struct fsdpck_error *err);
 void vae_close(struct vae *v); /* NULL does nothing */
+/* Moves the weights to the memory of a device, which then computes. Does nothing if it reads the host's. */
+int vae_move(struct vae *v, const struct kern_device *device, int index, struct kern_stream *stream,
+             struct fsdpck_error *err);
 
 /* latents: (height · width, 4 · nlatent), normalized. pixels: (16 · height, 16 · width, 3) for the published model: a
  * latent pixel gives vae_unit() pixels on each side. */

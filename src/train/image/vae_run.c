@@ -14,9 +14,11 @@ struct coder {
     const struct kern_device *device;
     struct kern_stream *stream;
     int64_t height, width; /* of the picture so far */
-    char *memory;
+    int64_t full_height, full_width;
+    struct kern_buffer memory;
+    float *host; /* where pixels and latents come and go, on a device with its own memory; owned */
     void *x, *h, *t;
-    void *scratch;
+    void *scratch, *table; /* table: of attention's documents */
 };
 
 static int64_t npixel(const struct coder *d)
@@ -118,6 +120,7 @@ static struct kern_attention_shape attention_shape(const struct coder *d, const 
                                           .cu_seqlens = bounds,
                                           .ndoc = 1,
                                           .scale = (float)(1 / sqrt((double)n)),
+                                          .table = { .data = d->table },
                                           .full = true };
 }
 
@@ -132,7 +135,9 @@ static void attention(struct coder *d)
     conv(d, &v->half.q, d->h, q, NULL);
     conv(d, &v->half.k, d->h, k, NULL);
     conv(d, &v->half.v, d->h, values, NULL);
-    const struct kern_attention a = { .shape = attention_shape(d, bounds),
+    struct kern_attention_shape shape = attention_shape(d, bounds);
+    d->device->ops->attention_table(d->stream, &shape);
+    const struct kern_attention a = { .shape = shape,
                                       .q = cmat(d, q, n),
                                       .k = cmat(d, k, n),
                                       .v = cmat(d, values, n),
@@ -244,9 +249,15 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* At the full size, which no stage exceeds. */
 static size_t conv_scratch(const struct coder *d, const struct vae_conv *c)
 {
-    const struct kern_conv conv = { .nin = c->nin, .nout = c->nout, .stride = 1, .x.dtype = d->v->dtype };
+    const struct kern_conv conv = { .height = d->full_height,
+                                    .width = d->full_width,
+                                    .nin = c->nin,
+                                    .nout = c->nout,
+                                    .stride = 1,
+                                    .x.dtype = d->v->dtype };
     return c->size == 3 ? d->device->images->conv_scratch(d->stream, &conv) : 0;
 }
 
@@ -255,12 +266,11 @@ static size_t resnet_scratch(const struct coder *d, const struct vae_resnet *r)
     return larger(conv_scratch(d, &r->conv1), conv_scratch(d, &r->conv2));
 }
 
-/* npixel: of the full size. */
-static size_t scratch_nbytes(const struct coder *d, int64_t npixel, const int64_t *channels)
+static size_t scratch_nbytes(const struct coder *d, const int64_t *channels)
 {
     const struct vae_config *c = &d->v->config;
     const struct vae_half *h = &d->v->half;
-    const int64_t bounds[2] = { 0, npixel >> 2 * (c->nstage - 1) };
+    const int64_t npixel = d->full_height * d->full_width, bounds[2] = { 0, npixel >> 2 * (c->nstage - 1) };
     const struct kern_attention_shape shape = attention_shape(d, bounds);
     size_t most = larger(d->device->ops->attention_scratch(d->stream, &shape),
                          larger(conv_scratch(d, &h->in), conv_scratch(d, &h->out)));
@@ -274,14 +284,24 @@ static size_t scratch_nbytes(const struct coder *d, int64_t npixel, const int64_
     return most;
 }
 
-/* Bytes of a buffer: pixels and latents come and go in fp32. height, width: of the full size. */
+/* Bytes of the pixels or the latents, which come and go in fp32. height, width: of the full size. */
+static size_t ends_nbytes(int64_t height, int64_t width, const struct vae_config *c)
+{
+    const int64_t side = (int64_t)1 << (c->nstage - 1), latents = height / side * (width / side) * 2 * c->nlatent;
+    return (size_t)(latents > 3 * height * width ? latents : 3 * height * width) * sizeof(float);
+}
+
+static size_t whole_pages(size_t nbytes)
+{
+    return (nbytes + 4095) / 4096 * 4096;
+}
+
+/* Bytes of a buffer. */
 static size_t buffer_nbytes(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
                             const int64_t *channels)
 {
-    const int64_t side = (int64_t)1 << (c->nstage - 1), latents = height / side * (width / side) * 2 * c->nlatent,
-                  ends = latents > 3 * height * width ? latents : 3 * height * width;
     const size_t inside = (size_t)largest(height, width, c, channels) * (size_t)kern_dtype_bytes(dtype);
-    return (larger(inside, (size_t)ends * sizeof(float)) + 4095) / 4096 * 4096;
+    return whole_pages(larger(inside, ends_nbytes(height, width, c)));
 }
 
 uint64_t vae_buffers(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
@@ -290,20 +310,33 @@ uint64_t vae_buffers(int64_t height, int64_t width, enum kern_dtype dtype, const
     return BUFFERS * (uint64_t)buffer_nbytes(height, width, dtype, c, channels);
 }
 
-/* height, width: of the full size. The caller frees d->memory. */
-static int allocate(struct coder *d, int64_t height, int64_t width, const int64_t *channels, struct fsdpck_error *err)
+static void free_buffers(struct coder *d)
 {
-    const struct vae_config *c = &d->v->config;
-    const size_t nbytes = buffer_nbytes(height, width, d->v->dtype, c, channels),
-                 scratch = scratch_nbytes(d, height * width, channels),
-                 all = BUFFERS * nbytes + (scratch + 4095) / 4096 * 4096;
-    d->memory = aligned_alloc(4096, all);
-    if (!d->memory)
-        return fsdpck_error_nomem(err, all);
-    d->x = d->memory;
-    d->h = d->memory + nbytes;
-    d->t = d->memory + 2 * nbytes;
-    d->scratch = d->memory + BUFFERS * nbytes;
+    d->device->memory->free(&d->memory);
+    free(d->host);
+}
+
+/* The caller calls free_buffers(), also after a failure. */
+static int allocate(struct coder *d, const int64_t *channels, struct fsdpck_error *err)
+{
+    const struct kern_location where = { .kind = KERN_MEMORY_DEVICE, .index = d->v->index, .huge_pages = true };
+    const struct kern_attention_shape one = { .ndoc = 1 };
+    const size_t ends = ends_nbytes(d->full_height, d->full_width, &d->v->config),
+                 nbytes = buffer_nbytes(d->full_height, d->full_width, d->v->dtype, &d->v->config, channels),
+                 scratch = whole_pages(scratch_nbytes(d, channels)),
+                 all = BUFFERS * nbytes + scratch + d->device->ops->attention_table_bytes(d->stream, &one);
+    char message[KERN_MESSAGE_BYTES], *at;
+    if (d->device->memory->alloc(where, all, &d->memory, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for a picture of %lld × %lld (%zu bytes): %s",
+                                (long long)d->full_width, (long long)d->full_height, all, message);
+    if (d->device->separate_memory && !(d->host = malloc(ends)))
+        return fsdpck_error_nomem(err, ends);
+    at = d->memory.data;
+    d->x = at;
+    d->h = at + nbytes;
+    d->t = at + 2 * nbytes;
+    d->scratch = at + BUFFERS * nbytes;
+    d->table = at + BUFFERS * nbytes + scratch;
     return 0;
 }
 
@@ -316,21 +349,32 @@ static void store(const float *values, int64_t n, uint8_t *pixels)
     }
 }
 
-/* x as fp32, in t, after all that was computed. */
-static int finish(struct coder *d, int64_t nchannel, struct fsdpck_error *err)
+/* x as fp32, in host memory, after all that was computed. */
+static int finish(struct coder *d, int64_t nchannel, const float **out, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES];
     d->device->ops->cast(d->stream, (struct kern_mat){ d->t, nchannel, KERN_F32 }, cmat(d, d->x, nchannel), npixel(d),
                          nchannel);
+    if (d->host)
+        d->device->memory->copy(d->stream, d->host, d->t, (size_t)(npixel(d) * nchannel) * sizeof *d->host);
+    *out = d->host ? d->host : d->t;
     return d->device->stream_sync(d->stream, message) == KERN_OK
                ? 0
                : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed on device '%s': %s", d->device->name,
                                   message);
 }
 
-/* From fp32, in h, to x. */
+/* The place for fp32 in host memory that begin() takes. */
+static float *place_of_input(const struct coder *d)
+{
+    return d->host ? d->host : d->h;
+}
+
+/* From there to x. */
 static void begin(struct coder *d, int64_t nchannel)
 {
+    if (d->host)
+        d->device->memory->copy(d->stream, d->h, d->host, (size_t)(npixel(d) * nchannel) * sizeof *d->host);
     d->device->ops->cast(d->stream, mat(d, d->x, nchannel), (struct kern_cmat){ d->h, nchannel, KERN_F32 }, npixel(d),
                          nchannel);
 }
@@ -338,17 +382,24 @@ static void begin(struct coder *d, int64_t nchannel)
 int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
                int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err)
 {
-    struct coder d = { .v = v, .device = device, .stream = stream, .height = 2 * height, .width = 2 * width };
-    int rc = allocate(&d, vae_unit(v) * height, vae_unit(v) * width, v->config.channels, err);
-    if (rc)
-        return rc;
-    unpack(&d, latents, d.h);
-    begin(&d, v->config.nlatent);
-    run_decoder(&d);
-    rc = finish(&d, 3, err);
+    struct coder d = { .v = v,
+                       .device = device,
+                       .stream = stream,
+                       .height = 2 * height,
+                       .width = 2 * width,
+                       .full_height = vae_unit(v) * height,
+                       .full_width = vae_unit(v) * width };
+    const float *values;
+    int rc = allocate(&d, v->config.channels, err);
+    if (!rc) {
+        unpack(&d, latents, place_of_input(&d));
+        begin(&d, v->config.nlatent);
+        run_decoder(&d);
+        rc = finish(&d, 3, &values, err);
+    }
     if (!rc)
-        store(d.t, 3 * npixel(&d), pixels);
-    free(d.memory);
+        store(values, 3 * npixel(&d), pixels);
+    free_buffers(&d);
     return rc;
 }
 
@@ -368,17 +419,24 @@ static void pack(const struct coder *d, const float *moments, float *latents)
 int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,
                int64_t height, int64_t width, float *latents, struct fsdpck_error *err)
 {
-    struct coder d = { .v = v, .device = device, .stream = stream, .height = height, .width = width };
-    int rc = allocate(&d, height, width, v->config.encoder_channels, err);
-    if (rc)
-        return rc;
-    for (int64_t i = 0; i < 3 * height * width; i++)
-        ((float *)d.h)[i] = (float)pixels[i] / 127.5f - 1;
-    begin(&d, 3);
-    run_encoder(&d);
-    rc = finish(&d, 2 * v->config.nlatent, err);
+    struct coder d = { .v = v,
+                       .device = device,
+                       .stream = stream,
+                       .height = height,
+                       .width = width,
+                       .full_height = height,
+                       .full_width = width };
+    const float *moments;
+    int rc = allocate(&d, v->config.encoder_channels, err);
+    if (!rc) {
+        for (int64_t i = 0; i < 3 * height * width; i++)
+            place_of_input(&d)[i] = (float)pixels[i] / 127.5f - 1;
+        begin(&d, 3);
+        run_encoder(&d);
+        rc = finish(&d, 2 * v->config.nlatent, &moments, err);
+    }
     if (!rc)
-        pack(&d, d.t, latents);
-    free(d.memory);
+        pack(&d, moments, latents);
+    free_buffers(&d);
     return rc;
 }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "image/vae_work.h"
 
+#include <fsdpck/base.h>
+#include <string.h>
 #include <train/image.h>
+
+#include "rank/device.h"
 
 static int check(const struct vae *v, const struct pipeline *p, int64_t nchannel, struct fsdpck_error *err)
 {
@@ -14,15 +18,37 @@ static int check(const struct vae *v, const struct pipeline *p, int64_t nchannel
                             (long long)unit, (long long)mine, IMAGE_UNIT, (long long)nchannel);
 }
 
-int vae_work_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, unsigned nthreads, int64_t nchannel,
-                  const struct fsdpck_options *opt, struct vae_work *out, struct fsdpck_error *err)
+enum kern_dtype vae_work_dtype(const struct sampler_options *opt)
+{
+    return opt->dtype && strcmp(opt->dtype, "fp32") == 0 ? KERN_F32 : KERN_BF16;
+}
+
+static int start(struct vae_work *w, const struct sampler_options *opt, int *index, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "no threads";
-    *out = (struct vae_work){ .device = kern_device_find("cpu", message), .pool = kern_pool_new(nthreads) };
-    if (!out->pool || out->device->stream_new(0, out->pool, &out->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels cannot start: %s", message);
-    int rc = vae_open(p, encoder, dtype, opt, &out->vae, err);
-    return rc ? rc : check(out->vae, p, nchannel, err);
+    struct rank_device where;
+    int rc = device_find(opt->device, opt->module, 0, &where, err);
+    if (rc)
+        return rc;
+    w->device = where.device;
+    w->pool = kern_pool_new(opt->nthreads ? opt->nthreads : fsdpck_processors());
+    *index = where.index;
+    return w->pool && w->device->stream_new(*index, w->pool, &w->stream, message) == KERN_OK
+               ? 0
+               : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels cannot start: %s", message);
+}
+
+int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_options *opt, int64_t nchannel,
+                  struct vae_work *out, struct fsdpck_error *err)
+{
+    int index;
+    *out = (struct vae_work){ 0 };
+    int rc = start(out, opt, &index, err);
+    if (!rc)
+        rc = vae_open(p, encoder, vae_work_dtype(opt), &opt->fs, &out->vae, err);
+    if (!rc)
+        rc = check(out->vae, p, nchannel, err);
+    return rc ? rc : vae_move(out->vae, out->device, index, out->stream, err);
 }
 
 void vae_work_close(struct vae_work *w)

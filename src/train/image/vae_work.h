@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One half of the autoencoder with threads of its own. */
+/* One half of the autoencoder with threads or a device of its own. */
 #ifndef TRAIN_VAE_WORK_H
 #define TRAIN_VAE_WORK_H
+
+#include <train/sample.h>
 
 #include "image/vae.h"
 
@@ -12,9 +14,12 @@ struct vae_work {
     struct kern_stream *stream;
 };
 
-/* nchannel: of the transformer's latents, which must fit. *out needs vae_work_close() also after a failure. */
-int vae_work_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, unsigned nthreads, int64_t nchannel,
-                  const struct fsdpck_options *opt, struct vae_work *out, struct fsdpck_error *err);
+/* opt: dtype ("fp32", else bf16), threads, device. nchannel: of the transformer's latents, which must fit. *out needs
+ * vae_work_close() also after a failure. */
+int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_options *opt, int64_t nchannel,
+                  struct vae_work *out, struct fsdpck_error *err);
+/* Of opt. */
+enum kern_dtype vae_work_dtype(const struct sampler_options *opt);
 void vae_work_close(struct vae_work *w); /* does nothing if all zeros */
 
 #endif

@@ -13,7 +13,7 @@ enum { MOST = 16 }; /* shapes per part */
 
 /* Everything on which the launches depend. */
 struct variant {
-    int64_t ntok, ntile;
+    int64_t ntok, ntile, nkeys;
     bool drops;
     const unsigned char *values; /* address of the block's parameters */
     uint64_t used;               /* time of the last use; 0: empty */
@@ -56,7 +56,8 @@ void replays_free(struct compute *c)
 
 static bool is_same(const struct variant *a, const struct variant *b)
 {
-    return a->ntok == b->ntok && a->ntile == b->ntile && a->drops == b->drops && a->values == b->values;
+    return a->ntok == b->ntok && a->ntile == b->ntile && a->nkeys == b->nkeys && a->drops == b->drops &&
+           a->values == b->values;
 }
 
 /* The entry of this shape; else an empty one; else the least recently used one without a recording. NULL: all entries
@@ -89,6 +90,7 @@ void replay(struct compute *c, enum replay_part part, int64_t number, replay_wor
     struct replays *r = c->replays;
     const struct variant wanted = { .ntok = c->batch.ntok,
                                     .ntile = c->batch.documents.ntile,
+                                    .nkeys = c->batch.nkeys,
                                     .drops = c->dropout > 0,
                                     .values = c->group_data[number + 1].data };
     struct variant *v =

@@ -24,7 +24,11 @@ static inline bool device_is_linked(const struct rank_device *d, uint32_t nranks
 
 /* Call before the ranks start. Checks that opt->device exists. Does not initialise the driver. */
 int device_check(const struct train_options *opt, struct fsdpck_error *err);
-/* Call in a rank's process, which must not fork afterwards. local: the rank's number on its host. */
+/* Call in a process that does not fork afterwards. name: of train_options, as is module; the number of the device goes
+ * by `local`. */
+int device_find(const char *name, const char *module, uint32_t local, struct rank_device *out,
+                struct fsdpck_error *err);
+/* The same for a rank. local: the rank's number on its host. */
 int device_open(const struct job *job, uint32_t local, struct rank_device *out, struct fsdpck_error *err);
 /* Collective. Counts the ranks on the device, if it has separate memory. */
 int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck_error *err);

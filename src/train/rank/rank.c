@@ -340,6 +340,23 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
                   : comm_staged_new(r->host, &on, &r->comm, err);
 }
 
+/* The parameters of a rank that is alone, in the device's memory. */
+static int place_values(struct rank *r, struct fsdpck_error *err)
+{
+    const struct kern_location where = { .kind = KERN_MEMORY_DEVICE, .index = r->where->index };
+    const size_t nbytes = job_place_on_device(r->job, true, NULL);
+    char message[KERN_MESSAGE_BYTES];
+    if (r->where->device->memory->alloc(where, nbytes, &r->memory->buffer, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for parameters of %.2f GiB: %s",
+                                (double)nbytes / 1073741824.0, message);
+    r->memory->values = r->memory->buffer.data;
+    int rc = open_comm(r, err);
+    if (rc)
+        return rc;
+    compute_set_values(r->compute, r->comm->values);
+    return gather_new(r->job, r->linked, r->comm, r->compute, NULL, &r->gather, err);
+}
+
 int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
 {
     struct rank *r = calloc(1, sizeof *r);
@@ -353,13 +370,15 @@ int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, 
         rc = compute_new_bare(&job->model, &job->layout, job->config,
                               &(struct compute_device){ r->where->device, r->where->index, job->nthreads }, &r->compute,
                               err);
-    if (rc) {
+    if (!rc && r->where->device->separate_memory)
+        rc = place_values(r, err);
+    else if (!rc)
+        compute_set_values(r->compute, host->values);
+    if (rc)
         rank_close(r);
-        return rc;
-    }
-    compute_set_values(r->compute, host->values);
-    *out = r;
-    return 0;
+    else
+        *out = r;
+    return rc;
 }
 
 static int open_reducer(struct rank *r, struct fsdpck_error *err)

@@ -81,7 +81,8 @@ void rank_group_times(const struct rank *r, uint32_t first, uint32_t last, uint6
 
 /* host: COMM_MAIN; borrowed. */
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
-/* For loading and computing without training, on the CPU: the rank uses only the communicator's memory. */
+/* For loading and computing without training: on the CPU, where the rank uses only the communicator's memory, or on a
+ * device, where it is alone and has the parameters in the device's. */
 int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
 /* Records the error that ends a rank, for the others. If memory ran out, adds a hint. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "rank/device.h"
 #include "rank/files.h"
 #include "state/adapter.h"
 #include "state/load.h"
@@ -54,13 +55,17 @@ static int make_config(const char *model, const struct sampler_options *opt, str
 static int open_job(struct whole *s, const struct sampler_options *opt, const struct whole_choice *choice,
                     struct fsdpck_error *err)
 {
-    s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
+    s->opt = (struct train_options){
+        .nranks = 1, .device = opt->device, .module = opt->module, .note = opt->fs.note, .ctx = opt->fs.ctx
+    };
     s->job = (struct job){ .config = &s->config,
                            .opt = &s->opt,
                            .fs = opt->fs,
                            .nranks = 1,
                            .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
-    int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
+    int rc = device_check(&s->opt, err);
+    if (!rc)
+        rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
         rc = choice->check(choice->ctx, &s->job.model, s->config.model, err);
     if (!rc)

@@ -50,6 +50,8 @@ struct sampler_options {
     const char *adapter;      /* a PEFT folder, a checkpoint of a LoRA run, or of FLUX.2 one file */
     const char *dtype;        /* "bf16" (default) or "fp32": of weights, keys and values */
     unsigned nthreads;        /* default: the processors this process may use */
+    const char *device;       /* "cpu" (default), or a device of the module */
+    const char *module;       /* path of the module that provides the device; NULL: none */
     struct fsdpck_options fs; /* notes, and threads for reading */
 };
 
