@@ -368,6 +368,33 @@ def policies(folder):
     need(done.returncode == 3 and "language models are served" in done.stderr, done)
 
 
+def chosen(folder):
+    """Settings that the run chooses: the fastest that fit, found before anything is encoded. The bits stay."""
+    auto = {key: "auto" for key in ("sharding_strategy", "forward_prefetch", "activation_checkpointing", "offload")}
+    config = config_of(folder, output_dir=str(folder / "planned"), fsdp=auto)
+
+    def search(*more):
+        done = subprocess.run(
+            [args.fsdptrain, "plan", config, "--ranks", "2", "--gather", "copy", "--search", "--json", *more],
+            capture_output=True,
+            text=True)
+        need(done.returncode == 0, done.returncode, done.stderr)
+        found = json.loads(done.stdout)
+        return found["candidates"], found["candidates"][found["chosen"]]
+
+    all_of_them, best = search()
+    kept, again = ([c for c in all_of_them if (c["blocks_recomputed"] > 0) == some] for some in (False, True))
+    need(kept and again and all(c["step_seconds"] > 0 for c in all_of_them) and best in kept, all_of_them)
+    need(min(c["step_seconds"] for c in again) > max(c["step_seconds"] for c in kept), "blocks recomputed for nothing")
+    limit = min(c["peak_bytes"] for c in kept) - 1
+    few, best = search("--memory", str(limit))
+    need(best["blocks_recomputed"] > 0 and best["peak_bytes"] <= limit, best, few)
+    want = started_anew(folder)
+    for ranks in (1, 2):
+        got = started_anew(folder, "--ranks", ranks, "--gather", "copy", fsdp=auto, train={"micro_batch_size": "auto"})
+        need(got == want, ranks, got[1], want[1])
+
+
 def stopped_and_gone_on(folder):
     want = started_anew(folder)
     shutil.rmtree(folder / "run")
@@ -479,10 +506,6 @@ def not_trained(folder):
                 "plan": "plan.json"
             }
     }, "data.plan"), ({
-            "fsdp": {
-                "sharding_strategy": "auto"
-            }
-    }, '("auto")'), ({
             "data": {
                 "train": str(broken)
             }
@@ -888,8 +911,8 @@ def device_planned(folder):
 
 DEVICE_CHECKS = (device_as_processor, device_draws, device_samples, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          every_linear, policies, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked, skipped,
-          begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
+          every_linear, policies, chosen, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked,
+          skipped, begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
 
 
 def run_all(checks):

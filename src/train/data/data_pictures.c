@@ -119,6 +119,13 @@ static double weight_of(const struct train_config *config, double sigma)
     }
 }
 
+void data_picture_size(const struct data *d, const struct micro_batch *m, int64_t *height, int64_t *width)
+{
+    const struct picture_entry *e = &d->pictures->entries[m->docs[0]];
+    *height = e->height;
+    *width = e->width;
+}
+
 int data_fill_picture(const struct data *d, const struct micro_batch *m, const struct train_config *config,
                       uint64_t step, struct picture_sample *out, struct fsdpck_error *err)
 {

@@ -36,6 +36,8 @@ struct picture_sample {
     float sigma, weight;
 };
 /* step: from 0; UINT64_MAX: an evaluation, with fixed times and noise. */
+/* In latent pixels. */
+void data_picture_size(const struct data *d, const struct micro_batch *m, int64_t *height, int64_t *width);
 int data_fill_picture(const struct data *d, const struct micro_batch *m, const struct train_config *config,
                       uint64_t step, struct picture_sample *out, struct fsdpck_error *err);
 

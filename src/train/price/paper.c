@@ -80,7 +80,7 @@ static double pairs(const struct kern_attention_shape *a)
     for (int64_t d = 0; d < a->ndoc; d++) {
         const double n = (double)(a->cu_seqlens[d + 1] - a->cu_seqlens[d]),
                      seen = a->window > 0 && (double)a->window < n ? (double)a->window : n;
-        sum += seen * (seen + 1) / 2 + (n - seen) * seen;
+        sum += a->full ? n * n : seen * (seen + 1) / 2 + (n - seen) * seen;
     }
     return sum;
 }
@@ -377,6 +377,37 @@ static void count_expert_gate_grad(struct kern_stream *s, const struct kern_expe
     elements(KERN_F32, 3 * bytes(g->ntok, 1, KERN_F32));
 }
 
+static void count_modulate(struct kern_stream *s, const struct kern_modulate *m)
+{
+    (void)s;
+    call();
+    add(m->x.dtype, RATES_NORM, 2 * bytes(m->nrow, m->ncol, m->x.dtype));
+}
+
+static void count_modulate_grad(struct kern_stream *s, const struct kern_modulate_grad *g)
+{
+    (void)s;
+    call();
+    add(g->x.dtype, RATES_NORM_GRAD, (g->add.data ? 4 : 3) * bytes(g->nrow, g->ncol, g->x.dtype));
+}
+
+static void count_gate(struct kern_stream *s, const struct kern_gate *g)
+{
+    (void)s;
+    elements(g->y.dtype, (g->add.data ? 3 : 2) * bytes(g->nrow, g->ncol, g->y.dtype));
+}
+
+static void count_silu(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n)
+{
+    count_cast(s, y, x, m, n);
+}
+
+static void count_square_error(struct kern_stream *s, const struct kern_square_error *e)
+{
+    (void)s;
+    elements(e->x.dtype, (e->dx.data ? 3 : 2) * bytes(e->nrow, e->ncol, e->x.dtype));
+}
+
 static void count_copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
     (void)s, (void)dst, (void)src;
@@ -441,10 +472,16 @@ void paper_open(const struct kern_device *real, struct paper *out)
                                              .bias_grad = count_expert_bias_grad,
                                              .gate = count_expert_gate,
                                              .gate_grad = count_expert_gate_grad };
+    out->images = (struct kern_image_ops){ .modulate = count_modulate,
+                                           .modulate_grad = count_modulate_grad,
+                                           .gate = count_gate,
+                                           .silu = count_silu,
+                                           .square_error = count_square_error };
     out->memory.copy = count_copy;
     out->memory.zero = count_zero;
     out->device.ops = &out->ops;
     out->device.experts = &out->experts;
+    out->device.images = &out->images;
     out->device.memory = &out->memory;
     out->device.record = NULL; /* every call is counted */
     active = out;

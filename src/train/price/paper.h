@@ -6,6 +6,7 @@
 #define TRAIN_PAPER_H
 
 #include <kernels/experts.h>
+#include <kernels/image.h>
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
@@ -22,6 +23,7 @@ struct paper {
     struct kern_memory memory;
     struct kern_ops ops;
     struct kern_expert_ops experts;
+    struct kern_image_ops images; /* those of training */
     struct work work; /* done since paper_open() */
 };
 

@@ -104,9 +104,6 @@ static int check_pictures(const struct job *job, struct fsdpck_error *err)
     for (size_t i = 0; i < c->fsdp.npolicy; i++)
         if (c->fsdp.policy[i].given[TRAIN_POLICY_PARAM_DTYPE])
             return refuse_key("fsdp.policy", "param_dtype: all groups of a FLUX.2 transformer have one type", err);
-    if (c->automatic)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                "no key is chosen (\"auto\") for a run on pictures yet: give values");
     return 0;
 }
 

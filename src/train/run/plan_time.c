@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "data/data_pictures.h"
 #include "price/overlap.h"
 #include "price/paper.h"
 #include "rank/device.h"
@@ -83,6 +84,19 @@ static int grads_ready(void *ctx, uint32_t group, struct fsdpck_error *err)
     return 0;
 }
 
+/* Of a picture only the size counts: what it holds may not have been encoded yet. */
+static void fill(struct timing *t, const struct step_plan *plan, const struct micro_batch *micro, uint64_t step)
+{
+    struct picture *p = &t->c->batch.picture;
+    if (!data_has_pictures(t->job->data)) {
+        step_fill(&t->c->batch, t->job->data, plan, micro, step);
+        return;
+    }
+    data_picture_size(t->job->data, micro, &p->height, &p->width);
+    p->sigma = p->weight = 1;
+    t->c->batch.grad_scale = 1;
+}
+
 static int run_on_paper(struct timing *t, const struct step_plan *plan, const struct micro_batch *micro, uint64_t step,
                         struct fsdpck_error *err)
 {
@@ -92,7 +106,7 @@ static int run_on_paper(struct timing *t, const struct step_plan *plan, const st
     memset(t->folds, 0, t->nuses * sizeof *t->folds);
     t->at = 0;
     t->paper.work = (struct work){ 0 };
-    step_fill(&t->c->batch, t->job->data, plan, micro, step);
+    fill(t, plan, micro, step);
     int rc = compute_micro(t->c, &hook, &loss, err);
     settle(t);
     return rc;
@@ -267,8 +281,6 @@ int plan_time(const struct job *job, const struct rank_device *where, int64_t nr
     struct timing t = { .job = job, .rates = rates, .out = out, .by_group = job->layout.grads_by_group };
     struct overlap sum = { 0 };
     uint64_t nsteps = 0;
-    if (!job->model.family) /* the device that counts has no kernels for pictures */
-        return 0;
     int rc = open_timing(&t, where, nrecomputed, err);
     if (!rc)
         rc = price_steps(&t, &sum, &nsteps, err);

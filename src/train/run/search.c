@@ -218,7 +218,8 @@ unsigned search_keys(const struct job *job, unsigned keys)
 {
     if (job->nranks < 2 || !job_copies(job))
         keys &= TRAIN_AUTO_MICRO_BATCH | TRAIN_AUTO_OFFLOAD;
-    return job->config->data.plan ? keys & ~(unsigned)TRAIN_AUTO_MICRO_BATCH : keys;
+    const bool fixed = job->config->data.plan || job->config->pipeline; /* a picture is a micro-batch */
+    return fixed ? keys & ~(unsigned)TRAIN_AUTO_MICRO_BATCH : keys;
 }
 
 uint64_t search_limit(const struct job *job)
