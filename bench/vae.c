@@ -63,7 +63,7 @@ static double measure(const struct pipeline *p, struct job *j, bool encoder, enu
     const struct fsdpck_options opt = { 0 };
     struct fsdpck_error err = { 0 };
     struct vae *vae;
-    must(vae_open(p, encoder, dtype, &opt, &vae, &err), &err);
+    must(vae_open(p, encoder, dtype, false, &opt, &vae, &err), &err);
     j->vae = vae;
     if (!j->latents) {
         const int64_t n = j->side / vae_unit(vae) * (j->side / vae_unit(vae)) * 4 * vae->config.nlatent;

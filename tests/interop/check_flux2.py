@@ -115,11 +115,19 @@ def save_as_diffusers(peft, folder):
     return folder / "pytorch_lora_weights.safetensors"
 
 
+def make_tiles_small(pipeline):
+    """The side of tiles, as vae.enable_tiling() takes it."""
+    path = pipeline / "vae/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sample_size": 64}))
+
+
 def theirs(pipeline, adapter, prompt, x, spec):
     from diffusers import Flux2KleinPipeline
     from peft import PeftModel
     pipe = Flux2KleinPipeline.from_pretrained(pipeline, dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
+    if spec["tiled"]:
+        pipe.vae.enable_tiling()
     if adapter:
         pipe.transformer = PeftModel.from_pretrained(pipe.transformer, adapter).merge_and_unload()
     with torch.no_grad():
@@ -153,8 +161,11 @@ def one(fsdptrain, seed, number):
             "width": 16 * rng.randint(1, 6),
             "steps": rng.randint(1, 6),
             "guidance": rng.choice([1.0, 2.5, 4.0]),
-            "tokens": rng.choice([20, 48, 130])
+            "tokens": rng.choice([20, 48, 130]),
+            "tiled": number % 2 == 1
         }
+        if spec["tiled"]:
+            make_tiles_small(pipeline)
         prompt = " ".join(rng.choices(WORDS, k=rng.randint(0, 40)))
         adapted = rng.random() < 0.6
         given = adapter
@@ -164,7 +175,8 @@ def one(fsdptrain, seed, number):
         command = [
             fsdptrain, "sample", pipeline, "--prompt", prompt, "--out", out, "--dtype", "fp32", "--seed", number,
             "--size", f"{spec['width']}x{spec['height']}", "--steps", spec["steps"], "--guidance", spec["guidance"],
-            "--max-sequence-length", spec["tokens"], *(["--adapter", given] * adapted)
+            "--max-sequence-length", spec["tokens"], *(["--adapter", given] * adapted),
+            *(["--vae-tiling"] * spec["tiled"])
         ]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         if done.returncode:
@@ -190,6 +202,8 @@ def trained_by_peft(pipeline, start, pixels, caption, spec):
     pipe = Flux2KleinPipeline.from_pretrained(pipeline, dtype=torch.float32)
     with torch.no_grad():
         text = pipe.encode_prompt(caption, max_sequence_length=spec["tokens"], text_encoder_out_layers=(9, 18, 27))[0]
+        if spec["tiled"]:
+            pipe.vae.enable_tiling()
         image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 127.5 - 1
         z = pipe._patchify_latents(pipe.vae.encode(image).latent_dist.mode())
         mean, variance = (s.view(1, -1, 1, 1) for s in (pipe.vae.bn.running_mean, pipe.vae.bn.running_var))
@@ -264,13 +278,23 @@ def train_one(fsdptrain, seed, number):
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         write_pipeline(work / "pipeline", seed=number, changes=random_changes(rng))
-        pixels = np.random.default_rng(number).integers(0, 256, (16 * rng.randint(1, 4), 16 * rng.randint(1, 4), 3),
-                                                        np.uint8)
+        tiled = number % 2 == 1
+        if tiled:
+            make_tiles_small(work / "pipeline")
+        pixels = np.random.default_rng(number).integers(0, 256, [16 * rng.randint(1, 4 + 3 * tiled)
+                                                                 for _ in range(2)] + [3], np.uint8)
         caption = " ".join(rng.choices(WORDS, k=rng.randint(0, 9)))
         (work / "data").mkdir()
         Image.fromarray(pixels).save(work / "data/a.png")
         (work / "data/a.txt").write_text(caption, encoding="utf-8")
-        spec = {"steps": 4, "batch": rng.randint(1, 3), "lr": 1e-3, "tokens": rng.choice([20, 40]), "seed": 7}
+        spec = {
+            "steps": 4,
+            "batch": rng.randint(1, 3),
+            "lr": 1e-3,
+            "tokens": rng.choice([20, 40]),
+            "seed": 7,
+            "tiled": tiled
+        }
         targets = random_targets(rng, number)
         make_adapter(work / "start", work / "pipeline", rng, targets, number % 4 >= 2)
         adapter = json.loads((work / "start/adapter_config.json").read_text())
@@ -283,7 +307,8 @@ def train_one(fsdptrain, seed, number):
                     "train": str(work / "data")
                 },
                 "image": {
-                    "max_sequence_length": spec["tokens"]
+                    "max_sequence_length": spec["tokens"],
+                    "vae_tiling": tiled
                 },
                 "lora": {
                     **{

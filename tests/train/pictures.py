@@ -395,6 +395,38 @@ def chosen(folder):
         need(got == want, ranks, got[1], want[1])
 
 
+def tiled(folder):
+    """Large pictures in tiles take the memory of one, and are near those computed whole; others are the same. (The
+    values are compared with diffusers' in interop.)"""
+    pipeline = folder / "tiled"
+    shutil.copytree(MODEL, pipeline)
+    vae = json.loads((pipeline / "vae/config.json").read_text())
+
+    def drawn(size, *more):
+        sample(pipeline, "--prompt", PROMPT, "--size", size, "--steps", 2, "--out", folder / "x.png", *more)
+        return pixels_of(folder / "x.png")
+
+    for side, code in ((40, 3), (64, 0)):
+        (pipeline / "vae/config.json").write_text(json.dumps({**vae, "sample_size": side}))
+        sample(pipeline, "--prompt", "x", "--size", "80x64", "--vae-tiling", "--out", folder / "x.png", code=code)
+    need((drawn("64x48") == drawn("64x48", "--vae-tiling")).all(), "a picture of one tile")
+    whole, tiles = drawn("112x80").astype(int), drawn("112x80", "--vae-tiling").astype(int)
+    need(whole.shape == tiles.shape and 0 < abs(whole - tiles).mean() < 40, abs(whole - tiles).mean())
+    need((whole[:48, :48] != tiles[:48, :48]).any(), "the first tile has norms of its own")
+    more = {"model": str(pipeline), "image": {"resolution": 112}}
+    want = started_anew(folder, keep_cache=False, **more)
+    more["image"]["vae_tiling"] = True
+    need(started_anew(folder, **more)[1] != want[1], "latents of tiles")
+    big = {"every": 1, "prompts": [{"prompt": "a", "height": 2048, "width": 2048}]}
+    nbytes = []
+    for option in (False, True):
+        more["image"]["vae_tiling"] = option
+        config = config_of(folder, output_dir=str(folder / "planned"), sample=big, **more)
+        done = subprocess.run([args.fsdptrain, "plan", config, "--json"], capture_output=True, text=True)
+        nbytes.append(json.loads(done.stdout)["sample_bytes"])
+    need(nbytes[1] < nbytes[0], nbytes)
+
+
 def stopped_and_gone_on(folder):
     want = started_anew(folder)
     shutil.rmtree(folder / "run")
@@ -911,8 +943,8 @@ def device_planned(folder):
 
 DEVICE_CHECKS = (device_as_processor, device_draws, device_samples, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          every_linear, policies, chosen, launched, stopped_and_gone_on, keys_count, lines_as_data, cache_is_checked,
-          skipped, begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
+          every_linear, policies, chosen, tiled, launched, stopped_and_gone_on, keys_count, lines_as_data,
+          cache_is_checked, skipped, begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
 
 
 def run_all(checks):

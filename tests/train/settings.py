@@ -41,6 +41,7 @@ KEYS = {
             "caption_dropout_rate": 0.5,
             "trigger_word": "word",
             "max_sequence_length": 20,
+            "vae_tiling": True,
             "timestep_type": "shift",
             "weighting_scheme": "cosmap",
         }.items()

@@ -17,7 +17,7 @@
 #include "sample_prompts.h"
 
 struct sample_args {
-    bool json, quiet, chat, seed_given;
+    bool json, quiet, chat, seed_given, vae_tiling;
     const char *adapter, *dtype, *system, *device;
     struct strings prompts;
     uint32_t samples, threads, max_new_tokens;
@@ -141,6 +141,10 @@ static const struct option sample_options[] = {
       .value = "N",
       .help = "pictures: tokens of a text, padded or cut to this number",
       .computed = OPTION_TEXT(IMAGE_DEFAULT_TOKENS) },
+    { .name = "vae-tiling",
+      .type = OPTION_FLAG,
+      .offset = AT(vae_tiling),
+      .help = "pictures: decode large ones in overlapping tiles, with the memory of one" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
@@ -262,7 +266,8 @@ static int refuse_options(const struct sample_args *args, bool pictures)
                  { "--steps", args->steps > 0, true },
                  { "--guidance", args->guidance >= 0, true },
                  { "--negative-prompt", args->negative != NULL, true },
-                 { "--max-sequence-length", args->max_sequence_length > 0, true } };
+                 { "--max-sequence-length", args->max_sequence_length > 0, true },
+                 { "--vae-tiling", args->vae_tiling, true } };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].given && rows[i].of_pictures != pictures)
             return usage_error("%s is for models that make %s; this one makes %s", rows[i].name,
@@ -338,6 +343,7 @@ static int run(void *ctx, const char *const *at)
         .nthreads = args->threads,
         .device = device.name,
         .module = device.module,
+        .vae_tiling = args->vae_tiling,
         .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads }
     };
     char model[4096], adapter[4096];

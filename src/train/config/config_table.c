@@ -181,6 +181,12 @@ const struct config_key config_keys[] = {
       .max = 65536,
       .idle = idle_without_pictures,
       .doc = "Tokens of a caption, which is padded or cut to this number." },
+    { .name = "image.vae_tiling",
+      .type = KEY_BOOL,
+      .offset = AT(image.vae_tiling),
+      .idle = idle_without_pictures,
+      .doc = "Encode and decode pictures that are larger than the autoencoder's sample_size in overlapping tiles of "
+             "that size, with the memory of one, as diffusers' enable_tiling does. Values change a little." },
     { .name = "image.timestep_type",
       .type = KEY_CHOICE,
       .offset = AT(image.timestep),

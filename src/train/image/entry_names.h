@@ -12,6 +12,7 @@ struct entry_names {
     uint64_t of_text, of_vae; /* of the text encoder with its tokenizer; of the autoencoder */
     int64_t ntext;            /* tokens of a text */
     bool rounded;             /* they are computed in bf16 */
+    bool tiled;               /* large pictures in tiles */
 };
 
 /* Sets of_text and of_vae. Reads the configurations, and a sample of each tensor. */

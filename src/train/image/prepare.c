@@ -154,8 +154,10 @@ static struct picture_matrix text_matrix(const struct work *w, uint64_t id)
 
 static struct sampler_options options_of(const struct work *w)
 {
-    return (
-        struct sampler_options){ .dtype = is_rounded(w) ? "bf16" : "fp32", .nthreads = w->p->nthreads, .fs = w->p->fs };
+    return (struct sampler_options){ .dtype = is_rounded(w) ? "bf16" : "fp32",
+                                     .nthreads = w->p->nthreads,
+                                     .vae_tiling = w->p->config->image.vae_tiling,
+                                     .fs = w->p->fs };
 }
 
 /* Opens the encoder when the first text asks for it. */
@@ -356,6 +358,7 @@ static int read_widths(struct work *w, struct fsdpck_error *err)
     w->set->rounded = is_rounded(w);
     w->names.ntext = w->set->ntext;
     w->names.rounded = w->set->rounded;
+    w->names.tiled = w->p->config->image.vae_tiling;
     model_free(&m);
     return rc;
 }

@@ -82,7 +82,23 @@ static void check_rest(struct model_reader *r)
         MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "keys 'in_channels' and 'out_channels': only 3 is supported");
 }
 
-static int read_config(const struct pipeline *p, struct vae_config *c, struct fsdpck_error *err)
+static int64_t unit_of(const struct vae_config *c)
+{
+    return (int64_t)2 << (c->nstage - 1);
+}
+
+/* Tiles overlap by a quarter, which must be whole latent pixels. */
+static int64_t read_tile(struct model_reader *r, const struct vae_config *c)
+{
+    const int64_t side = model_get_int(r, "sample_size", 1024, 1, INT32_MAX);
+    if (side % (4 * unit_of(c)))
+        MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
+                     "key 'sample_size': %lld pixels are no tile; it must be a multiple of %lld", (long long)side,
+                     (long long)(4 * unit_of(c)));
+    return side;
+}
+
+static int read_config(const struct pipeline *p, bool tiled, struct vae_config *c, struct fsdpck_error *err)
 {
     struct model_reader r;
     if (!pipeline_json(p, "vae", "config.json", "AutoencoderKLFlux2", &r, err)) {
@@ -95,6 +111,8 @@ static int read_config(const struct pipeline *p, struct vae_config *c, struct fs
         c->norm_eps = model_get_number(&r, r.root, "batch_norm_eps", 1e-4, 0);
         if (!r.rc)
             read_stages(&r, c);
+        if (!r.rc && tiled)
+            c->tile = read_tile(&r, c);
         check_rest(&r);
     }
     json_decref(r.root);
@@ -109,8 +127,8 @@ static int open_weights(const struct pipeline *p, const struct fsdpck_options *o
     return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
 }
 
-int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
-             struct vae **out, struct fsdpck_error *err)
+int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, bool tiled,
+             const struct fsdpck_options *opt, struct vae **out, struct fsdpck_error *err)
 {
     struct vae *v = calloc(1, sizeof *v);
     struct fsdpck_source *src = NULL;
@@ -118,7 +136,7 @@ int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, cons
     if (!v)
         return fsdpck_error_nomem(err, sizeof *v);
     v->dtype = dtype;
-    int rc = read_config(p, &v->config, err);
+    int rc = read_config(p, tiled, &v->config, err);
     if (!rc)
         rc = open_weights(p, opt, &src, err);
     if (!rc)
@@ -129,11 +147,6 @@ int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, cons
     else
         *out = v;
     return rc;
-}
-
-static int64_t unit_of(const struct vae_config *c)
-{
-    return (int64_t)2 << (c->nstage - 1);
 }
 
 int64_t vae_unit(const struct vae *v)
@@ -151,18 +164,25 @@ static uint64_t count_weights(const struct fsdpck_source *src, enum kern_dtype d
     return nelem * (uint64_t)kern_dtype_bytes(dtype);
 }
 
-int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt,
+/* The pixels of what is in memory at a time: the largest tile, or all. */
+static uint64_t buffers_of(const struct vae_config *c, enum kern_dtype dtype, int64_t height, int64_t width)
+{
+    const int64_t tile = vae_tile(c, height, width);
+    return vae_buffers(tile && height > tile ? tile : height, tile && width > tile ? tile : width, dtype, c,
+                       c->channels);
+}
+
+int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool tiled, const struct fsdpck_options *opt,
                        int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err)
 {
     struct vae_config c = { 0 };
     struct fsdpck_source *src = NULL;
     *nbytes = 0;
-    int rc = read_config(p, &c, err);
+    int rc = read_config(p, tiled, &c, err);
     if (!rc)
         rc = open_weights(p, opt, &src, err);
     if (!rc)
-        *nbytes =
-            count_weights(src, dtype) + vae_buffers(unit_of(&c) * height, unit_of(&c) * width, dtype, &c, c.channels);
+        *nbytes = count_weights(src, dtype) + buffers_of(&c, dtype, unit_of(&c) * height, unit_of(&c) * width);
     fsdpck_source_close(src);
     return rc;
 }

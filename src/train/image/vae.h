@@ -22,6 +22,7 @@ struct vae_config {
     int64_t ngroup;
     bool quant, post_quant;
     double norm_eps; /* of the latents' normalization */
+    int64_t tile;    /* larger pictures are computed in tiles of so many pixels a side (tiles.h); 0: none are */
 };
 
 struct vae_norm {
@@ -66,9 +67,10 @@ struct vae {
     struct kern_buffer moved;
 };
 
-/* One half of it. dtype: of the computation. */
-int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, const struct fsdpck_options *opt,
-             struct vae **out, struct fsdpck_error *err);
+/* One half of it. dtype: of the computation. tiled: pictures that are larger than sample_size of its config are
+ * computed in tiles of that size. */
+int vae_open(const struct pipeline *p, bool encoder, enum kern_dtype dtype, bool tiled,
+             const struct fsdpck_options *opt, struct vae **out, struct fsdpck_error *err);
 void vae_close(struct vae *v); /* NULL does nothing */
 /* Moves the weights to the memory of a device, which then computes. Does nothing if it reads the host's. */
 int vae_move(struct vae *v, const struct kern_device *device, int index, struct kern_stream *stream,
@@ -81,7 +83,7 @@ int vae_decode(const struct vae *v, const struct kern_device *device, struct ker
 int64_t vae_unit(const struct vae *v);
 /* The bytes that the decoder takes for a picture of height × width latent pixels: its weights and its buffers. Reads
  * headers only. */
-int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, const struct fsdpck_options *opt,
+int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool tiled, const struct fsdpck_options *opt,
                        int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err);
 /* pixels: (height, width, 3), both multiples of vae_unit(). latents: (height · width / unit², 4 · nlatent), normalized:
  * the mean of the distribution, so that a picture has one encoding. */
@@ -92,6 +94,8 @@ int vae_encode(const struct vae *v, const struct kern_device *device, struct ker
  */
 uint64_t vae_buffers(int64_t height, int64_t width, enum kern_dtype dtype, const struct vae_config *c,
                      const int64_t *channels);
+/* Of the .c files: the side of the tiles for a picture of so many pixels; 0: it is computed whole. */
+int64_t vae_tile(const struct vae_config *c, int64_t height, int64_t width);
 /* Of the .c files: fills the layers from the tensors of a source. */
 int vae_load(struct vae *v, bool encoder, struct fsdpck_source *src, struct fsdpck_error *err);
 

@@ -3,7 +3,9 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "image/tiles.h"
 #include "image/vae.h"
 
 enum { BUFFERS = 3 };
@@ -170,15 +172,16 @@ static void halve(struct coder *d, const struct vae_conv *c)
     swap(&d->x, &d->h);
 }
 
-/* Takes the normalization out, and makes four pixels of each: channel 4c + 2y + x is channel c of pixel (y, x). */
-static void unpack(struct coder *d, const float *latents, float *to)
+/* Takes the normalization out, and makes four pixels of each: channel 4c + 2y + x is channel c of pixel (y, x). pitch:
+ * latent pixels from one row to the next. */
+static void unpack(const struct coder *d, const float *latents, int64_t pitch, float *to)
 {
     const struct vae *v = d->v;
-    const int64_t n = v->config.nlatent, width = d->width / 2;
+    const int64_t n = v->config.nlatent;
     for (int64_t pixel = 0; pixel < npixel(d); pixel++)
         for (int64_t c = 0; c < n; c++) {
             const int64_t y = pixel / d->width, x = pixel % d->width, channel = 4 * c + 2 * (y % 2) + x % 2,
-                          from = (y / 2 * width + x / 2) * 4 * n + channel;
+                          from = (y / 2 * pitch + x / 2) * 4 * n + channel;
             to[pixel * n + c] = latents[from] * v->scale[channel] + v->mean[channel];
         }
 }
@@ -379,64 +382,159 @@ static void begin(struct coder *d, int64_t nchannel)
                          nchannel);
 }
 
+/* What is decoded or encoded, whole or in tiles. */
+struct picture_work {
+    const struct vae *v;
+    const struct kern_device *device;
+    struct kern_stream *stream;
+    int64_t height, width; /* latent pixels of the decoder, pixels of the encoder */
+    const float *latents;  /* the decoder's: */
+    uint8_t *pixels;
+    const uint8_t *given; /* the encoder's: */
+    float *moments;
+};
+
+static struct coder coder_of(const struct picture_work *w, int64_t height, int64_t width)
+{
+    return (struct coder){ .v = w->v,
+                           .device = w->device,
+                           .stream = w->stream,
+                           .height = height,
+                           .width = width,
+                           .full_height = height,
+                           .full_width = width };
+}
+
+/* Values of a rectangle: (unit · height, unit · width, 3), until free_buffers(), which the caller calls. */
+static int decode(const struct picture_work *w, int64_t row, int64_t col, int64_t height, int64_t width,
+                  struct coder *d, const float **values, struct fsdpck_error *err)
+{
+    const int64_t unit = vae_unit(w->v);
+    *d = coder_of(w, unit * height, unit * width);
+    d->height = 2 * height;
+    d->width = 2 * width;
+    int rc = allocate(d, w->v->config.channels, err);
+    if (rc)
+        return rc;
+    unpack(d, w->latents + (row * w->width + col) * 4 * w->v->config.nlatent, w->width, place_of_input(d));
+    begin(d, w->v->config.nlatent);
+    run_decoder(d);
+    return finish(d, 3, values, err);
+}
+
+/* Moments of a rectangle: two for each channel of a pixel, of which there are two on each side of a latent one. */
+static int encode(const struct picture_work *w, int64_t row, int64_t col, int64_t height, int64_t width,
+                  struct coder *d, const float **moments, struct fsdpck_error *err)
+{
+    *d = coder_of(w, height, width);
+    int rc = allocate(d, w->v->config.encoder_channels, err);
+    if (rc)
+        return rc;
+    for (int64_t y = 0; y < height; y++)
+        for (int64_t i = 0; i < 3 * width; i++)
+            place_of_input(d)[3 * y * width + i] = (float)w->given[3 * ((row + y) * w->width + col) + i] / 127.5f - 1;
+    begin(d, 3);
+    run_encoder(d);
+    return finish(d, 2 * w->v->config.nlatent, moments, err);
+}
+
+static int decode_tile(void *ctx, int64_t row, int64_t col, int64_t height, int64_t width, float *out,
+                       struct fsdpck_error *err)
+{
+    struct coder d;
+    const float *values;
+    int rc = decode(ctx, row, col, height, width, &d, &values, err);
+    if (!rc)
+        memcpy(out, values, (size_t)(3 * npixel(&d)) * sizeof *out);
+    free_buffers(&d);
+    return rc;
+}
+
+static int encode_tile(void *ctx, int64_t row, int64_t col, int64_t height, int64_t width, float *out,
+                       struct fsdpck_error *err)
+{
+    const struct picture_work *w = ctx;
+    struct coder d;
+    const float *moments;
+    int rc = encode(w, row, col, height, width, &d, &moments, err);
+    if (!rc)
+        memcpy(out, moments, (size_t)(2 * w->v->config.nlatent * npixel(&d)) * sizeof *out);
+    free_buffers(&d);
+    return rc;
+}
+
+static void put_pixels(void *ctx, int64_t row, int64_t col, int64_t n, const float *values)
+{
+    const struct picture_work *w = ctx;
+    store(values, 3 * n, w->pixels + 3 * (row * vae_unit(w->v) * w->width + col));
+}
+
+static void put_moments(void *ctx, int64_t row, int64_t col, int64_t n, const float *values)
+{
+    const struct picture_work *w = ctx;
+    const int64_t each = 2 * w->v->config.nlatent, width = w->width / (vae_unit(w->v) / 2);
+    memcpy(w->moments + (row * width + col) * each, values, (size_t)(n * each) * sizeof *values);
+}
+
+int64_t vae_tile(const struct vae_config *c, int64_t height, int64_t width)
+{
+    return c->tile && (height > c->tile || width > c->tile) ? c->tile : 0;
+}
+
 int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
                int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err)
 {
-    struct coder d = { .v = v,
-                       .device = device,
-                       .stream = stream,
-                       .height = 2 * height,
-                       .width = 2 * width,
-                       .full_height = vae_unit(v) * height,
-                       .full_width = vae_unit(v) * width };
+    struct picture_work w = { v, device, stream, height, width, .latents = latents, .pixels = pixels };
+    const int64_t unit = vae_unit(v), tile = vae_tile(&v->config, unit * height, unit * width);
+    const struct tiles tiles = { height, width, tile / unit, tile, 3, decode_tile, put_pixels, &w };
+    struct coder d;
     const float *values;
-    int rc = allocate(&d, v->config.channels, err);
-    if (!rc) {
-        unpack(&d, latents, place_of_input(&d));
-        begin(&d, v->config.nlatent);
-        run_decoder(&d);
-        rc = finish(&d, 3, &values, err);
-    }
+    if (tile)
+        return tiles_run(&tiles, err);
+    int rc = decode(&w, 0, 0, height, width, &d, &values, err);
     if (!rc)
         store(values, 3 * npixel(&d), pixels);
     free_buffers(&d);
     return rc;
 }
 
-/* The other way round: the first half of the channels is the mean. */
-static void pack(const struct coder *d, const float *moments, float *latents)
+/* The other way round: the first half of the channels is the mean. width: of the moments. */
+static void pack(const struct vae *v, const float *moments, int64_t count, int64_t width, float *latents)
 {
-    const struct vae *v = d->v;
-    const int64_t n = v->config.nlatent, width = d->width / 2;
-    for (int64_t pixel = 0; pixel < npixel(d); pixel++)
+    const int64_t n = v->config.nlatent;
+    for (int64_t pixel = 0; pixel < count; pixel++)
         for (int64_t c = 0; c < n; c++) {
-            const int64_t y = pixel / d->width, x = pixel % d->width, channel = 4 * c + 2 * (y % 2) + x % 2;
-            latents[(y / 2 * width + x / 2) * 4 * n + channel] =
+            const int64_t y = pixel / width, x = pixel % width, channel = 4 * c + 2 * (y % 2) + x % 2;
+            latents[(y / 2 * (width / 2) + x / 2) * 4 * n + channel] =
                 (moments[pixel * 2 * n + c] - v->mean[channel]) / v->scale[channel];
         }
+}
+
+static int encode_in_tiles(struct picture_work *w, int64_t tile, float *latents, struct fsdpck_error *err)
+{
+    const int64_t side = vae_unit(w->v) / 2, each = 2 * w->v->config.nlatent,
+                  count = w->height / side * (w->width / side);
+    const struct tiles tiles = { w->height, w->width, tile, tile / side, each, encode_tile, put_moments, w };
+    w->moments = malloc((size_t)(count * each) * sizeof *w->moments);
+    int rc = w->moments ? tiles_run(&tiles, err) : fsdpck_error_nomem(err, (size_t)(count * each) * sizeof(float));
+    if (!rc)
+        pack(w->v, w->moments, count, w->width / side, latents);
+    free(w->moments);
+    return rc;
 }
 
 int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,
                int64_t height, int64_t width, float *latents, struct fsdpck_error *err)
 {
-    struct coder d = { .v = v,
-                       .device = device,
-                       .stream = stream,
-                       .height = height,
-                       .width = width,
-                       .full_height = height,
-                       .full_width = width };
+    struct picture_work w = { v, device, stream, height, width, .given = pixels };
+    const int64_t tile = vae_tile(&v->config, height, width);
+    struct coder d;
     const float *moments;
-    int rc = allocate(&d, v->config.encoder_channels, err);
-    if (!rc) {
-        for (int64_t i = 0; i < 3 * height * width; i++)
-            place_of_input(&d)[i] = (float)pixels[i] / 127.5f - 1;
-        begin(&d, 3);
-        run_encoder(&d);
-        rc = finish(&d, 2 * v->config.nlatent, &moments, err);
-    }
+    if (tile)
+        return encode_in_tiles(&w, tile, latents, err);
+    int rc = encode(&w, 0, 0, height, width, &d, &moments, err);
     if (!rc)
-        pack(&d, moments, latents);
+        pack(v, moments, npixel(&d), d.width, latents);
     free_buffers(&d);
     return rc;
 }

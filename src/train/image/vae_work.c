@@ -45,7 +45,7 @@ int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_o
     *out = (struct vae_work){ 0 };
     int rc = start(out, opt, &index, err);
     if (!rc)
-        rc = vae_open(p, encoder, vae_work_dtype(opt), &opt->fs, &out->vae, err);
+        rc = vae_open(p, encoder, vae_work_dtype(opt), opt->vae_tiling, &opt->fs, &out->vae, err);
     if (!rc)
         rc = check(out->vae, p, nchannel, err);
     return rc ? rc : vae_move(out->vae, out->device, index, out->stream, err);

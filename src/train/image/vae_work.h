@@ -14,8 +14,8 @@ struct vae_work {
     struct kern_stream *stream;
 };
 
-/* opt: dtype ("fp32", else bf16), threads, device. nchannel: of the transformer's latents, which must fit. *out needs
- * vae_work_close() also after a failure. */
+/* opt: dtype ("fp32", else bf16), threads, device, vae_tiling. nchannel: of the transformer's latents, which must fit.
+ * *out needs vae_work_close() also after a failure. */
 int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_options *opt, int64_t nchannel,
                   struct vae_work *out, struct fsdpck_error *err);
 /* Of opt. */

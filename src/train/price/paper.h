@@ -24,7 +24,7 @@ struct paper {
     struct kern_ops ops;
     struct kern_expert_ops experts;
     struct kern_image_ops images; /* those of training */
-    struct work work; /* done since paper_open() */
+    struct work work;             /* done since paper_open() */
 };
 
 /* The operations find the paper of their thread: one at a time, from paper_open() to paper_close(). */

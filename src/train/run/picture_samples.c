@@ -93,7 +93,8 @@ uint64_t picture_samples_hash(const struct picture_samples *s)
 static struct sampler_options options_of(const struct train_config *config, unsigned nthreads)
 {
     return (struct sampler_options){ .dtype = config->dtype.param == TRAIN_BF16 ? "bf16" : "fp32",
-                                     .nthreads = nthreads };
+                                     .nthreads = nthreads,
+                                     .vae_tiling = config->image.vae_tiling };
 }
 
 int picture_samples_count(const struct picture_samples *s, const struct train_config *config, int64_t *height,

@@ -165,7 +165,7 @@ struct train_config {
     struct {
         struct train_u64_list resolution;
         uint64_t num_repeats, max_sequence_length;
-        bool flip_x, flip_y;
+        bool flip_x, flip_y, vae_tiling;
         const char *caption_ext, *trigger_word; /* trigger_word: NULL: none */
         double caption_dropout_rate;
         enum train_timestep timestep;

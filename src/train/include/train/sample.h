@@ -52,6 +52,7 @@ struct sampler_options {
     unsigned nthreads;        /* default: the processors this process may use */
     const char *device;       /* "cpu" (default), or a device of the module */
     const char *module;       /* path of the module that provides the device; NULL: none */
+    bool vae_tiling;          /* of a pipeline: pictures larger than the autoencoder's sample_size in tiles */
     struct fsdpck_options fs; /* notes, and threads for reading */
 };
 
