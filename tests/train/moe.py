@@ -488,7 +488,7 @@ def main():
     t.check("exported", t.exported)
     for family in ("mixtral", "qwen2", "gpt_oss"):
         t.check(f"parameters: {family}", t.parameters, family)
-    for family in ("mixtral",) if args.quick else ("mixtral", "glm"):
+    for family in ("mixtral",) if args.quick else ("mixtral", "dots"):
         t.check(f"fused: {family}", t.fused, family)
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)

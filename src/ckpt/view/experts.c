@@ -47,6 +47,7 @@ static const struct fsdpck_moe_family families[] = {
     LIKE_QWEN("qwen3_next"),
     LIKE_QWEN("deepseek_v3"),
     LIKE_QWEN("glm4_moe"),
+    LIKE_QWEN("dots1"),
     FUSED("qwen3_5_moe", MOE_INTER, QWEN, .text = { "model.language_model.", "lm_head." }),
     FUSED("qwen3_5_moe_text", MOE_INTER, QWEN), /* transformers writes one made from a config by single experts */
     FUSED("qwen3_vl_moe", MOE_INTER, QWEN_VL, .text = { "model.language_model.", "lm_head." }),
