@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A safetensors file: the input is the whole file. Property besides those of fuzz_source(): tensors lie inside the
- * file, after the header, and do not overlap. */
+/* A safetensors file: the input is the whole file. Properties besides those of fuzz_source(): tensors lie inside the
+ * file, after the header, and do not overlap; what is read as the adapter of a FLUX.2 transformer has PEFT's names. */
+#include <fsdpck/lora.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fuzz.h"
 #include "fuzz_source.h"
@@ -43,6 +45,20 @@ static void check_ranges(struct fsdpck_vec *ranges, uint64_t file_nbytes)
     FUZZ_CHECK(ranges->count == 0 || r[ranges->count - 1].end == file_nbytes);
 }
 
+static void read_adapter(struct memory_io *m)
+{
+    const struct fsdpck_options opt = { .io = &m->io, .nthreads = 1 };
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_source *src;
+    char *config;
+    int rc = fsdpck_lora_open_file(PATH, &opt, &src, &config, &err);
+    FUZZ_CHECK(rc == err.code && (rc ? err.message[0] && !src : src && config));
+    for (size_t i = 0; !rc && i < fsdpck_source_ntensors(src); i++)
+        FUZZ_CHECK(strncmp(fsdpck_source_tensor(src, i)->name, "base_model.model.", 17) == 0);
+    fsdpck_source_close(src);
+    free(config);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
     struct fsdpck_vec ranges = FSDPCK_VEC(struct range);
@@ -55,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     if (r == 0)
         check_ranges(&ranges, nbytes);
     fsdpck_vec_free(&ranges);
+    read_adapter(&m);
     fuzz_source(&m, PATH, NULL);
     return 0;
 }
