@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encodes and decodes a random picture with the autoencoder of a pipeline: vae PIPELINE SIDE fp32|bf16 THREADS. Prints
- * the seconds of the best of three as one JSON object. */
+ * the seconds of the best of three as one JSON object. Of a side larger than sample_size, the decoder in tiles too: its
+ * seconds, and the seam: the largest mean step that it puts between two neighbouring rows or columns of pixels, beyond
+ * that of the whole picture, of 255. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,12 +61,12 @@ static double best_of(struct job *j, bool encoder)
     return best;
 }
 
-static double measure(const struct pipeline *p, struct job *j, bool encoder, enum kern_dtype dtype)
+static double measure(const struct pipeline *p, struct job *j, bool encoder, bool tiled, enum kern_dtype dtype)
 {
     const struct fsdpck_options opt = { 0 };
     struct fsdpck_error err = { 0 };
     struct vae *vae;
-    must(vae_open(p, encoder, dtype, false, &opt, &vae, &err), &err);
+    must(vae_open(p, encoder, dtype, tiled, &opt, &vae, &err), &err);
     j->vae = vae;
     if (!j->latents) {
         const int64_t n = j->side / vae_unit(vae) * (j->side / vae_unit(vae)) * 4 * vae->config.nlatent;
@@ -74,6 +77,42 @@ static double measure(const struct pipeline *p, struct job *j, bool encoder, enu
     const double seconds = best_of(j, encoder);
     vae_close(vae);
     return seconds;
+}
+
+/* From pixel `at`-1 to `at` of rows or columns, on the average. */
+static double step_at(const struct job *j, const uint8_t *pixels, bool rows, int64_t at, int channel)
+{
+    const int64_t along = rows ? 3 : 3 * j->side, across = rows ? 3 * j->side : 3;
+    double sum = 0;
+    for (int64_t i = 0; i < j->side; i++) {
+        const uint8_t *p = pixels + at * across + i * along + channel;
+        sum += (double)p[0] - (double)p[-across];
+    }
+    return sum / (double)j->side;
+}
+
+static double largest_seam(const struct job *j, const uint8_t *whole)
+{
+    double most = 0;
+    for (int64_t at = 1; at < j->side; at++)
+        for (int i = 0; i < 6; i++) {
+            const double seam = fabs(step_at(j, j->pixels, i / 3, at, i % 3) - step_at(j, whole, i / 3, at, i % 3));
+            most = seam > most ? seam : most;
+        }
+    return most;
+}
+
+static void measure_tiles(const struct pipeline *p, struct job *j, enum kern_dtype dtype)
+{
+    const size_t nbytes = (size_t)(3 * j->side * j->side);
+    uint8_t *whole = malloc(nbytes);
+    if (!whole)
+        exit(1);
+    memcpy(whole, j->pixels, nbytes);
+    const double seconds = measure(p, j, false, true, dtype);
+    if (memcmp(whole, j->pixels, nbytes) != 0)
+        printf(", \"decode_tiled\": %.6g, \"seam\": %.4g", seconds, largest_seam(j, whole));
+    free(whole);
 }
 
 int main(int argc, char **argv)
@@ -94,8 +133,9 @@ int main(int argc, char **argv)
         return 1;
     for (int64_t i = 0; i < 3 * j.side * j.side; i++)
         j.pixels[i] = (uint8_t)rand();
-    const double decode = measure(&p, &j, false, dtype), encode = measure(&p, &j, true, dtype);
-    printf("{\"decode\": %.6g, \"encode\": %.6g}\n", decode, encode);
+    printf("{\"decode\": %.6g", measure(&p, &j, false, false, dtype));
+    measure_tiles(&p, &j, dtype);
+    printf(", \"encode\": %.6g}\n", measure(&p, &j, true, false, dtype));
     j.device->stream_free(j.stream);
     kern_pool_free(pool);
     free(j.pixels);
