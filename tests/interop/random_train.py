@@ -100,7 +100,9 @@ def experts(rng, family, nlayer):
         out.update(moe_intermediate_size=rng.randint(5, 40), norm_topk_prob=rng.random() < 0.5,
                    decoder_sparse_step=rng.choice((1, 1, 2)), mlp_only_layers=rng.choice(([], [nlayer - 1])))
     if rng.random() < 0.5:
-        out.update(output_router_logits=True, router_aux_loss_coef=rng.choice((0.01, 0.3)))
+        coefficient = rng.choice((0.01, 0.3))
+        if sparse_layers({**out, "num_hidden_layers": nlayer}):  # transformers fails without any
+            out.update(output_router_logits=True, router_aux_loss_coef=coefficient)
     if family == "qwen2_moe":
         out.update(shared_expert_intermediate_size=rng.randint(5, 60), qkv_bias=rng.random() < 0.7)
     return out
