@@ -177,8 +177,8 @@ class Hosted(Tests):
                 path, out = self.config(
                     f"replayed-{how}-{name}",
                     64,
-                    train={"max_steps": 3, "global_batch_size": 2, "eval_steps": 3},
-                    checkpoint={"save_steps": 3},
+                    train={"max_steps": 2, "global_batch_size": 2, "eval_steps": 2},
+                    checkpoint={"save_steps": 2},
                     **sections,
                 )
                 nreplayed = self.counts(path, *options, **env).get("cudaGraphLaunch", 0)
