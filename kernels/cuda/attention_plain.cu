@@ -22,7 +22,7 @@ struct features {
 /* The token and head of this warp, out of nhead heads. */
 struct task {
     int64_t token, head, begin, end; /* bounds of its document */
-    int64_t seen;                    /* the end of its tokens that are no padding */
+    int64_t seen;                    /* the end of its tokens, before the padding */
     int lane;
     float (*row)[MAX_DIM];
     float *weight;

@@ -806,7 +806,7 @@ def single_files(folder, fsdpck):
             f"{up}.lora_down.weight": ones,
             f"{up}.lora_up.weight": np.ones((96, 2)),
             f"{up}.alpha": np.array(np.nan)
-        }, "no finite number"),
+        }, "not finite"),
         ({
             f"{up}.lora_down.weight": ones,
             f"{up}.lora_A.weight": ones

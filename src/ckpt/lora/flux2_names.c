@@ -62,7 +62,7 @@ const struct fsdpck_flux2_naming *fsdpck_flux2_native(const char *path, char *na
     return NULL;
 }
 
-/* What follows `name` at the beginning of text, where "_" may stand for "."; NULL: it does not begin so. */
+/* The rest of a text that begins with `name`, where "_" may stand for "."; NULL: it does not begin so. */
 static const char *after(const char *text, const char *name)
 {
     for (; *name; name++, text++)

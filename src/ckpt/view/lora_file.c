@@ -109,7 +109,7 @@ static int read_alpha(struct reader *x, struct found *f)
         return refuse(x, t->name, FSDPCK_ERR_UNSUPPORTED, "is an alpha of a dtype that is not read");
     alpha = (double)value;
     if (!isfinite(alpha))
-        return refuse(x, t->name, FSDPCK_ERR_FORMAT, "is an alpha that is no finite number");
+        return refuse(x, t->name, FSDPCK_ERR_FORMAT, "is an alpha that is not finite");
     f->alpha = alpha;
     return 0;
 }

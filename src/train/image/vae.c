@@ -92,9 +92,10 @@ static int64_t read_tile(struct model_reader *r, const struct vae_config *c)
 {
     const int64_t side = model_get_int(r, "sample_size", 1024, 1, INT32_MAX);
     if (side % (4 * unit_of(c)))
-        MODEL_REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
-                     "key 'sample_size': %lld pixels are no tile; it must be a multiple of %lld", (long long)side,
-                     (long long)(4 * unit_of(c)));
+        MODEL_REFUSE(
+            r, FSDPCK_ERR_UNSUPPORTED,
+            "key 'sample_size': tiles of %lld pixels cannot overlap by a quarter: a multiple of %lld is wanted",
+            (long long)side, (long long)(4 * unit_of(c)));
     return side;
 }
 

@@ -382,7 +382,7 @@ static void begin(struct coder *d, int64_t nchannel)
                          nchannel);
 }
 
-/* What is decoded or encoded, whole or in tiles. */
+/* A picture to decode or to encode, whole or in tiles. */
 struct picture_work {
     const struct vae *v;
     const struct kern_device *device;

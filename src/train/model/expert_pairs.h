@@ -7,7 +7,7 @@
 #include "config/target.h"
 #include "model/layout_build.h"
 
-/* What the config chooses in a layer. */
+/* The config's choice for a layer. */
 struct expert_pairs {
     char path[LAYOUT_NAME];      /* "model.layers.0.mlp.experts", also where the files have another name */
     struct target gate_up, down; /* of gate_up_proj and down_proj */
