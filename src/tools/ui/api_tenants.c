@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tenants of a run: what each has done, words for one of them, and another list of them while the run goes on. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <train/config.h>
 #include <train/history.h>
 
@@ -14,18 +12,9 @@
 #include "ui/jobs.h"
 #include "ui/launch.h"
 #include "ui/progress.h"
+#include "ui/tenants.h"
 
 /* ---- what they have done */
-
-/* The folder of a tenant that has begun; false if there is none. */
-static bool folder_of(const json_t *job, const char *name, char path[PATH_MAX])
-{
-    struct stat st;
-    if (!name || !*name || *name == '.' || strchr(name, '/'))
-        return false;
-    const int n = snprintf(path, PATH_MAX, "%s/tenants/%s", job_text(job, "output_dir"), name);
-    return n >= 0 && n < PATH_MAX && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* The text of its last note; NULL: there is none. */
 static json_t *last_note(const struct train_folder *f)
@@ -43,7 +32,7 @@ static json_t *one_tenant(const json_t *job, const char *name)
     char folder[PATH_MAX], metrics[PATH_MAX];
     struct train_folder f;
     struct fsdpck_error err = { 0 };
-    if (!folder_of(job, name, folder) || !job_metrics_in(job, folder, metrics) ||
+    if (!tenant_folder(job, name, folder) || !job_metrics_in(job, folder, metrics) ||
         train_folder_read(folder, 0, &f, &err))
         return NULL;
     json_t *o = progress_values(metrics, f.nsteps);
@@ -56,22 +45,14 @@ static json_t *one_tenant(const json_t *job, const char *name)
     return o;
 }
 
-/* By name; those that the run has no more are among them, as their folders stay. */
 static json_t *all_tenants(const json_t *job)
 {
-    char path[PATH_MAX];
-    struct dirent **found;
-    json_t *list = json_array();
-    const int k = snprintf(path, sizeof path, "%s/tenants", job_text(job, "output_dir"));
-    const int n = k >= 0 && k < PATH_MAX ? scandir(path, &found, NULL, alphasort) : -1;
-    for (int i = 0; i < n; i++) {
-        json_t *one = one_tenant(job, found[i]->d_name);
-        if (one)
+    size_t i;
+    json_t *name, *one, *names = tenant_names(job), *list = json_array();
+    json_array_foreach (names, i, name)
+        if ((one = one_tenant(job, json_string_value(name))))
             json_out_append(list, one);
-        free(found[i]);
-    }
-    if (n >= 0)
-        free(found);
+    json_decref(names);
     return list;
 }
 
@@ -118,7 +99,7 @@ static struct MHD_Response *tell_tenant(struct request *r, unsigned *status)
     json_t *job = running_job(r, &err);
     if (!job)
         return http_error(status, &err);
-    const bool known = folder_of(job, name, folder);
+    const bool known = tenant_folder(job, name, folder);
     json_decref(job);
     if (!known)
         return http_refuse(status, MHD_HTTP_NOT_FOUND, "tenant: the run has none of this name");

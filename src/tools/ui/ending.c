@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ui/jobs.h"
+#include "ui/tenants.h"
 
 enum { TAIL = 4096 };
 
@@ -70,30 +71,37 @@ static const json_t *recorded_end(const struct train_folder *f, const json_t *jo
     return ours && strcmp(job_text(last, "event"), "end") == 0 ? last : NULL;
 }
 
-static bool tenant_folder(const json_t *job, const json_t *tenant, struct train_folder *f)
+/* Each of a run's tenants ends in its own folder. names: those that the run has. */
+static void end_of_tenants(const struct ui *ui, const json_t *job, const json_t *names, struct ending *out)
 {
     char path[PATH_MAX];
-    struct fsdpck_error err = { 0 };
-    const int n = snprintf(path, sizeof path, "%s/tenants/%s", job_text(job, "output_dir"), job_text(tenant, "name"));
-    return n >= 0 && n < PATH_MAX && !train_folder_read(path, 0, f, &err);
-}
-
-/* Each of a run's tenants ends in its own folder. */
-static void end_of_tenants(const struct ui *ui, const json_t *job, const json_t *tenants, struct ending *out)
-{
     size_t i, nended = 0, nfinished = 0;
-    const json_t *tenant;
+    const json_t *name;
     struct train_folder f;
-    json_array_foreach (tenants, i, tenant)
-        if (tenant_folder(job, tenant, &f)) {
+    struct fsdpck_error err = { 0 };
+    json_array_foreach (names, i, name)
+        if (tenant_folder(job, json_string_value(name), path) && !train_folder_read(path, 0, &f, &err)) {
             nended += f.ended;
             nfinished += f.finished;
             train_folder_free(&f);
         }
-    const size_t n = json_array_size(tenants);
-    out->state = nfinished == n ? "finished" : nended == n ? "stopped" : "interrupted";
-    if (nended < n)
+    const size_t n = json_array_size(names);
+    out->state = n && nfinished == n ? "finished" : n && nended == n ? "stopped" : "interrupted";
+    if (nended < n || !n)
         find_reason(ui, job, out->reason, sizeof out->reason);
+}
+
+/* The names in a list of tenants; where the config names a folder of them, those that have begun. */
+static json_t *names_of(const json_t *job, const json_t *tenants)
+{
+    size_t i;
+    const json_t *tenant;
+    if (!json_is_array(tenants))
+        return tenant_names(job);
+    json_t *names = json_array();
+    json_array_foreach (tenants, i, tenant)
+        json_array_append(names, json_object_get(tenant, "name"));
+    return names;
 }
 
 static void end_of_run(const struct ui *ui, const json_t *job, struct ending *out)
@@ -135,10 +143,12 @@ void ending_find(const struct ui *ui, const json_t *job, const int *status, stru
     } else if (is_run(job) && (!status || out->code == 0)) {
         json_t *config = json_loads(job_text(job, "config"), 0, NULL);
         const json_t *tenants = json_object_get(config, "tenants");
-        if (json_is_array(tenants))
-            end_of_tenants(ui, job, tenants, out);
+        json_t *names = tenants ? names_of(job, tenants) : NULL;
+        if (names)
+            end_of_tenants(ui, job, names, out);
         else
             end_of_run(ui, job, out);
+        json_decref(names);
         json_decref(config);
     } else if (out->code == 0 || (!status && access(job_text(job, "output_dir"), F_OK) == 0)) {
         out->state = "finished"; /* fsdpck writes all of its result, or none */

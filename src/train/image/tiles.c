@@ -33,9 +33,14 @@ static void blend(float *y, const float *from, double part, int64_t n)
         y[i] = from[i] * theirs + y[i] * mine;
 }
 
+static int64_t strip_nelem(const struct tiles *t)
+{
+    return t->tile_out / 4 * t->tile_out * t->nchannel;
+}
+
 static float *above_of(const struct work *w, int64_t number)
 {
-    return w->above + number * w->extent * w->t->tile_out * w->t->nchannel;
+    return w->above + number * strip_nelem(w->t);
 }
 
 static void blend_above(struct work *w, int64_t number)
@@ -98,21 +103,31 @@ static int run_row(struct work *w, int64_t i, struct fsdpck_error *err)
     return rc;
 }
 
+static int64_t columns_of(const struct tiles *t)
+{
+    const int64_t step = t->tile_in - t->tile_in / 4;
+    return (t->width + step - 1) / step;
+}
+
+uint64_t tiles_nbytes(const struct tiles *t)
+{
+    const int64_t tile = t->tile_out * t->tile_out * t->nchannel;
+    return (uint64_t)(tile + (columns_of(t) + 1) * strip_nelem(t)) * sizeof(float);
+}
+
 int tiles_run(const struct tiles *t, struct fsdpck_error *err)
 {
     struct work w = { .t = t, .extent = t->tile_out / 4 };
-    const int64_t step = t->tile_in - t->tile_in / 4, ncolumns = (t->width + step - 1) / step,
-                  strip = w.extent * t->tile_out * t->nchannel;
-    int rc = 0;
-    w.tile = malloc((size_t)(t->tile_out * t->tile_out * t->nchannel) * sizeof *w.tile);
-    w.above = malloc((size_t)(ncolumns * strip) * sizeof *w.above);
-    w.left = malloc((size_t)strip * sizeof *w.left);
-    if (!w.tile || !w.above || !w.left)
-        rc = fsdpck_error_nomem(err, (size_t)((ncolumns + 1) * strip) * sizeof *w.above);
+    const int64_t step = t->tile_in - t->tile_in / 4;
+    float *memory = malloc(tiles_nbytes(t));
+    int rc = memory ? 0 : fsdpck_error_nomem(err, tiles_nbytes(t));
+    if (rc)
+        return rc;
+    w.left = memory;
+    w.above = memory + strip_nelem(t);
+    w.tile = w.above + columns_of(t) * strip_nelem(t);
     for (int64_t i = 0; i * step < t->height && !rc; i++)
         rc = run_row(&w, i, err);
-    free(w.tile);
-    free(w.above);
-    free(w.left);
+    free(memory);
     return rc;
 }

@@ -19,6 +19,7 @@ struct tiles {
     void *ctx;
 };
 
+uint64_t tiles_nbytes(const struct tiles *t); /* the memory that tiles_run() takes, besides that of compute */
 int tiles_run(const struct tiles *t, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vae/config.json. Keys that are not known may change the maths, so they are refused. */
+#include "image/tiles.h"
 #include "image/vae.h"
 
 #include <stdlib.h>
@@ -165,12 +166,15 @@ static uint64_t count_weights(const struct fsdpck_source *src, enum kern_dtype d
     return nelem * (uint64_t)kern_dtype_bytes(dtype);
 }
 
-/* The pixels of what is in memory at a time: the largest tile, or all. */
+/* For pixels: of the whole picture, or of the largest tile with what joins tiles. */
 static uint64_t buffers_of(const struct vae_config *c, enum kern_dtype dtype, int64_t height, int64_t width)
 {
     const int64_t tile = vae_tile(c, height, width);
-    return vae_buffers(tile && height > tile ? tile : height, tile && width > tile ? tile : width, dtype, c,
-                       c->channels);
+    const struct tiles tiles = { .height = height, .width = width, .tile_in = tile, .tile_out = tile, .nchannel = 3 };
+    if (!tile)
+        return vae_buffers(height, width, dtype, c, c->channels);
+    return tiles_nbytes(&tiles) +
+           vae_buffers(height < tile ? height : tile, width < tile ? width : tile, dtype, c, c->channels);
 }
 
 int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool tiled, const struct fsdpck_options *opt,
