@@ -111,8 +111,8 @@ static void gate_backward(struct flux2_run *r, const struct flux2_modulation *m,
     r->c->device->images->gate(r->c->stream, &g);
 }
 
-/* The gradient of the gate, if it is wanted. What it multiplies, the output of `layer`, is computed anew from its input
- * into r->h. */
+/* The gradient of the gate, if it is wanted. The gate multiplies the output of `layer`, which is computed anew from its
+ * input, into r->h. */
 static void gates_backward(struct flux2_run *r, const struct flux2_modulation *m, int64_t at,
                            const struct bundle *layer, const void *x, void *s, int64_t first, int64_t n)
 {
