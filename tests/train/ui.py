@@ -447,6 +447,12 @@ def tenants(s):
     s.post(path, {"tenant": "a", "word": "save"}, code=409)
     s.call("PUT", path, {"tenants": [one]}, 409)
     s.get("/api/jobs/999/tenants", code=404)
+    (s.tmp / "team").mkdir()
+    for name in "de":
+        (s.tmp / f"team/{name}.json").write_text("{}")
+    number = s.add("folder", steps=2, tenants="team")
+    check(s.wait(number)["state"] == "finished", "tenants of a folder", s.job(number))
+    check([t["state"] for t in s.get(f"/api/jobs/{number}/tenants")["tenants"]] == 2 * ["finished"], "both finished")
 
 
 def failed(s):
