@@ -443,7 +443,9 @@ def keys_count(folder):
     want = started_anew(folder)[1]
     for key, value in (("timestep_type", "logit_normal"), ("timestep_type", "shift"), ("weighting_scheme", "cosmap"),
                        ("weighting_scheme", "sigma_sqrt"), ("resolution", 48), ("max_sequence_length", 20),
-                       ("trigger_word", "other"), ("caption_dropout_rate", 1.0), ("caption_ext", "caption")):
+                       ("trigger_word", "other"), ("caption_dropout_rate", 1.0), ("caption_ext", "caption"),
+                       ("use_aspect_ratio_buckets", True), ("aspect_ratio_buckets", "64,48;48,64"),
+                       ("random_crop", True)):
         need(started_anew(folder, image={key: value})[1] != want, key, value)
     need(started_anew(folder, seed=6)[1] != want)
     need(started_anew(folder)[1] == want)
@@ -648,6 +650,33 @@ def varied(folder):
     need(both != one and both == started_anew(folder, "--ranks", 3, data=given, image={"resolution": [32, 64]}))
     for bad, words in (([], "list of 1 to 8"), ([64, 8], "16 to 8192"), ("64", "whole number")):
         need(words in train(config_of(folder, data=given, image={"resolution": bad}), code=2).stderr, bad)
+
+
+def cropped(folder):
+    """A picture that has the size of a bucket is taken whole; of another, each repeat gets a part of its own."""
+    pixels = np.random.default_rng(4).integers(0, 256, (48, 64, 3), np.uint8)
+    write_png(folder / "a.png", pixels)
+    (folder / "a.jsonl").write_text(json.dumps({"image": "a.png", "caption": "a"}) + "\n")
+    given = {"train": str(folder / "a.jsonl")}
+    whole = started_anew(folder, data=given)
+    for settings in ({"aspect_ratio_buckets": "64, 48; 48, 64"}, {"random_crop": True}):
+        need(started_anew(folder, data=given, image=settings) == whole, settings)
+    square = {"aspect_ratio_buckets": "48,48", "random_crop": True, "num_repeats": 3}
+    want = started_anew(folder, data=given, image=square)
+    need(started_anew(folder, "--ranks", 3, data=given, image=square) == want)
+    need(want != started_anew(folder, data=given, seed=6, image=square))
+    nentries = []
+    for n in (1, 3):
+        config = config_of(folder, data=given, output_dir=str(folder / "none"), image={**square, "num_repeats": n})
+        plan = subprocess.run([args.fsdptrain, "plan", config, "--json"], capture_output=True, text=True)
+        nentries.append(json.loads(plan.stdout)["to_encode"])
+    need(nentries[1] == nentries[0] + 2, nentries)
+    for bad, words in (("64,40", "multiples of 16"), ("64", "multiples of 16"), ("64,64;", "multiples of 16"),
+                       (64, "string")):
+        config = config_of(folder, data=given, image={"aspect_ratio_buckets": bad})
+        need(words in train(config, code=2).stderr, bad)
+    both = {"aspect_ratio_buckets": "64,64", "resolution": [32, 64]}
+    need("several resolutions" in train(config_of(folder, data=given, image=both), code=2).stderr)
 
 
 def quantized(folder, fsdpck):
@@ -867,6 +896,11 @@ def surveyed(folder):
     few = json.loads(tokenize(MODEL, data, "--json", "--max-sequence-length", 20).stdout)["pictures"]
     need([p["cut"] for p in few] == [p["tokens"] > 20 for p in few] and any(p["cut"] for p in few), few)
     need("64x64" in tokenize(MODEL, data, "--resolution", 64).stdout)
+    shown = json.loads(tokenize(MODEL, data, "--json", "--aspect-ratio-buckets", "96,48;48,96").stdout)["buckets"]
+    need({(b["width"], b["height"]) for b in shown} <= {(48, 96), (96, 48)}, shown)
+    shown = json.loads(tokenize(MODEL, data, "--json", "--use-aspect-ratio-buckets", "--resolution", 64).stdout)
+    need({(48, 80), (80, 48)} >= {(p["bucket_width"], p["bucket_height"]) for p in shown["pictures"]} - {(64, 64)},
+         shown["pictures"])
     for options, code in (([MODEL, "a text"], 3), ([MODEL, data, "--chat"], 2), ([MODEL, folder], 3),
                           ([MODEL.parent / "tiny-llama-tied", "x", "--resolution", 64], 2)):
         tokenize(*options, code=code)
@@ -944,7 +978,8 @@ def device_planned(folder):
 DEVICE_CHECKS = (device_as_processor, device_draws, device_samples, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
           every_linear, policies, chosen, tiled, launched, stopped_and_gone_on, keys_count, lines_as_data,
-          cache_is_checked, skipped, begun, varied, quantized, dropped, exported, single_files, surveyed, not_trained)
+          cache_is_checked, skipped, begun, varied, cropped, quantized, dropped, exported, single_files, surveyed,
+          not_trained)
 
 
 def run_all(checks):

@@ -34,6 +34,9 @@ KEYS = {
         key: (value, [(LORA, ALONE, {}, "the model makes no pictures")])
         for key, value in {
             "resolution": [64, 128],
+            "use_aspect_ratio_buckets": True,
+            "aspect_ratio_buckets": "64,48;48,64",
+            "random_crop": True,
             "num_repeats": 2,
             "flip_x": True,
             "flip_y": True,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Picture files to pixels, and into their buckets, against the goldens of Pillow and ai-toolkit. */
+/* Picture files to pixels, and into their buckets, against the goldens of Pillow, ai-toolkit and diffusers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +31,21 @@ static const char *path_of(const char *environment, const char *folder, const ch
     return path;
 }
 
-/* As it is trained on at resolution 64. */
-static void fit(const char *name, struct pixels *out)
+/* At resolution 64, as ai-toolkit has it. */
+static struct bucket of_resolution(const struct pixels *p)
+{
+    return bucket_of(p->height, p->width, 64, 16);
+}
+
+/* With diffusers' "48,32;32,48". */
+static struct bucket of_two(const struct pixels *p)
+{
+    static const struct bucket_size sizes[] = { { 48, 32 }, { 32, 48 } };
+    return bucket_nearest(p->height, p->width, sizes, 2);
+}
+
+static void fit(const char *name, struct bucket (*of)(const struct pixels *p), enum pixels_filter filter,
+                struct pixels *out)
 {
     struct fsdpck_error err = { 0 };
     struct picture_notes notes;
@@ -44,24 +57,23 @@ static void fit(const char *name, struct pixels *out)
     assert_int_equal(p.height, height);
     assert_int_equal(p.width, width);
     assert_false(notes.alpha || notes.profile);
-    const struct bucket b = bucket_of(height, width, 64, 16);
-    must(pixels_resize(&p, b.scaled_height, b.scaled_width, out, &err), &err);
+    const struct bucket b = of(&p);
+    must(pixels_resize(&p, b.scaled_height, b.scaled_width, filter, out, &err), &err);
     pixels_crop(out, b.top, b.left, b.height, b.width);
     pixels_free(&p);
 }
 
 /* Decoders of JPEG may differ by 1. */
-static void test_fitted(void **state)
+static void check_fitted(const char *golden, struct bucket (*of)(const struct pixels *p), enum pixels_filter filter)
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_source *src;
-    (void)state;
-    must(fsdpck_source_open(path_of("FSDPTRAIN_GOLDENS", "flux2", "images.safetensors"), NULL, NULL, &src, &err), &err);
+    must(fsdpck_source_open(path_of("FSDPTRAIN_GOLDENS", "flux2", golden), NULL, NULL, &src, &err), &err);
     for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
         const int most = strstr(t->name, ".jpg") ? 1 : 0;
         struct pixels p;
-        fit(t->name, &p);
+        fit(t->name, of, filter, &p);
         assert_int_equal(p.height, t->shape[0]);
         assert_int_equal(p.width, t->shape[1]);
         uint8_t *want = malloc((size_t)(p.height * p.width * 3));
@@ -75,6 +87,13 @@ static void test_fitted(void **state)
     }
     assert_int_equal(fsdpck_source_ntensors(src), 4);
     fsdpck_source_close(src);
+}
+
+static void test_fitted(void **state)
+{
+    (void)state;
+    check_fitted("images.safetensors", of_resolution, PIXELS_BICUBIC);
+    check_fitted("images_diffusers.safetensors", of_two, PIXELS_BILINEAR);
 }
 
 static int64_t of(const json_t *row, const char *key, int i)
@@ -99,6 +118,31 @@ static void test_buckets(void **state)
         assert_int_equal(b.top, of(row, "crop_at", 1));
     }
     assert_true(i > 30);
+    json_decref(all);
+}
+
+/* diffusers' ladder, and the size of it that a picture gets. */
+static void test_ladder(void **state)
+{
+    json_t *all = json_load_file(path_of("FSDPTRAIN_GOLDENS", "flux2", "schedule.json"), 0, NULL), *row;
+    size_t i;
+    (void)state;
+    json_array_foreach (json_object_get(all, "buckets_diffusers"), i, row) {
+        const int64_t height = of(row, "height", -1), width = of(row, "width", -1);
+        const json_t *ladder = json_object_get(row, "ladder_wh");
+        struct bucket_size sizes[BUCKET_LADDER];
+        const size_t n = bucket_ladder(height, width, of(row, "resolution", -1), 16, sizes);
+        assert_int_equal(n, json_array_size(ladder));
+        for (size_t k = 0; k < n; k++) {
+            const json_t *want = json_array_get(ladder, k);
+            assert_int_equal(sizes[k].width, json_integer_value(json_array_get(want, 0)));
+            assert_int_equal(sizes[k].height, json_integer_value(json_array_get(want, 1)));
+        }
+        const struct bucket b = bucket_nearest(height, width, sizes, n);
+        assert_int_equal(b.width, of(row, "bucket", 0));
+        assert_int_equal(b.height, of(row, "bucket", 1));
+    }
+    assert_true(i > 10);
     json_decref(all);
 }
 
@@ -156,6 +200,7 @@ static void test_damaged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_fitted), cmocka_unit_test(test_buckets),
-                                        cmocka_unit_test(test_turned), cmocka_unit_test(test_damaged) };
+                                        cmocka_unit_test(test_ladder), cmocka_unit_test(test_turned),
+                                        cmocka_unit_test(test_damaged) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,8 @@ struct tokenize_args {
     const char *loss_on;
     uint32_t from_line, nlines; /* nlines 0: all */
     uint32_t resolution, max_tokens;
-    const char *trigger_word;
+    const char *trigger_word, *aspect_ratio_buckets;
+    bool use_aspect_ratio_buckets;
 };
 
 #define AT(field) offsetof(struct tokenize_args, field)
@@ -71,6 +72,17 @@ static const struct option tokenize_options[] = {
       .help = "pictures: image.resolution, which makes the buckets",
       .computed = OPTION_TEXT(IMAGE_DEFAULT_RESOLUTION),
       .excludes = "chat" },
+    { .name = "use-aspect-ratio-buckets",
+      .type = OPTION_FLAG,
+      .offset = AT(use_aspect_ratio_buckets),
+      .help = "pictures: image.use_aspect_ratio_buckets, for diffusers' buckets",
+      .excludes = "chat" },
+    { .name = "aspect-ratio-buckets",
+      .type = OPTION_STRING,
+      .offset = AT(aspect_ratio_buckets),
+      .value = "H,W;H,W",
+      .help = "pictures: image.aspect_ratio_buckets, the sizes themselves",
+      .excludes = "use-aspect-ratio-buckets" },
     { .name = "max-sequence-length",
       .type = OPTION_COUNT,
       .offset = AT(max_tokens),
@@ -285,14 +297,17 @@ static int take_text(const struct tokenize_args *args, const char *typed, char *
 
 static bool is_for_pictures(const struct tokenize_args *args)
 {
-    return args->resolution || args->max_tokens || args->trigger_word;
+    return args->resolution || args->max_tokens || args->trigger_word || args->use_aspect_ratio_buckets ||
+           args->aspect_ratio_buckets;
 }
 
 static int check_pictures(const struct tokenize_args *args, bool is_pipeline, struct fsdpck_error *err)
 {
     if (!is_pipeline && is_for_pictures(args))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                "--resolution, --max-sequence-length and --trigger-word are for a pipeline's pictures");
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, NULL,
+            "--resolution, --use-aspect-ratio-buckets, --aspect-ratio-buckets, --max-sequence-length and "
+            "--trigger-word are for a pipeline's pictures");
     if (is_pipeline && (args->chat || args->special || args->text))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
                                 "--chat, --no-special and --text are for texts, not for a pipeline's pictures");
@@ -304,7 +319,9 @@ static int run_pictures(const struct tokenize_args *args, const char *pipeline, 
     const struct tokenize_pictures_args of_pictures = { .json = args->json,
                                                         .resolution = args->resolution,
                                                         .max_tokens = args->max_tokens,
-                                                        .trigger_word = args->trigger_word };
+                                                        .trigger_word = args->trigger_word,
+                                                        .use_aspect_ratio_buckets = args->use_aspect_ratio_buckets,
+                                                        .aspect_ratio_buckets = args->aspect_ratio_buckets };
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     int status;

@@ -132,6 +132,8 @@ int tokenize_pictures_run(const struct tokenize_pictures_args *args, const char 
     const struct image_survey survey = { .resolution = args->resolution,
                                          .max_tokens = args->max_tokens,
                                          .trigger_word = args->trigger_word,
+                                         .use_aspect_ratio_buckets = args->use_aspect_ratio_buckets,
+                                         .aspect_ratio_buckets = args->aspect_ratio_buckets,
                                          .each = show,
                                          .ctx = &s };
     int rc = check_from(from, err);

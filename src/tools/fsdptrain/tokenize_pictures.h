@@ -9,9 +9,9 @@
 
 /* The options that are for pictures; zeros mean that one was not given. */
 struct tokenize_pictures_args {
-    bool json;
+    bool json, use_aspect_ratio_buckets;
     uint32_t resolution, max_tokens;
-    const char *trigger_word;
+    const char *trigger_word, *aspect_ratio_buckets;
 };
 
 /* from: a folder, or JSONL. Prints all, and sets *status to the exit code. */

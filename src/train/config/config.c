@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/buckets.h"
 #include "config/config_keys.h"
 #include "config/idle.h"
 #include "config/policy_keys.h"
@@ -95,6 +96,18 @@ static void settle_sharding(struct train_config *c)
         c->fsdp.strategy = TRAIN_HYBRID_SHARD;
 }
 
+/* Buckets that are given have sizes of their own. */
+static int settle_buckets(const char *path, struct train_config *c, struct fsdpck_error *err)
+{
+    if (!c->image.aspect_ratio_buckets)
+        return 0;
+    if (c->image.resolution.n > 1)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path,
+                                "keys 'image.resolution' and 'image.aspect_ratio_buckets': several resolutions are for "
+                                "buckets that are computed");
+    return config_buckets_read(path, c->image.aspect_ratio_buckets, &c->image.buckets, err);
+}
+
 /* PEFT's rules for adapters of parameters. */
 static int check_parameters(const char *path, const struct train_lora_config *lora, struct fsdpck_error *err)
 {
@@ -173,6 +186,8 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
         rc = config_keys_required(name, &c, err);
         if (!rc)
             rc = settle_offload(&c, err);
+        if (!rc)
+            rc = settle_buckets(name, &c, err);
         if (!rc)
             rc = check_together(name, &c, err);
     }

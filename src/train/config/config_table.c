@@ -137,6 +137,25 @@ const struct config_key config_keys[] = {
       .idle = idle_without_pictures,
       .doc = "A picture is scaled down and cut so that it has at most as many pixels as a square of this side, both "
              "sides multiples of 16. It is never enlarged. With a list, every picture is there at each resolution." },
+    { .name = "image.use_aspect_ratio_buckets",
+      .type = KEY_BOOL,
+      .offset = AT(image.use_aspect_ratio_buckets),
+      .idle = idle_beside_buckets,
+      .doc = "Take diffusers' buckets: of eleven shapes from 1:2 to 2:1, with about as many pixels, the nearest; "
+             "resampled by the bilinear filter. With false, they are ai-toolkit's, resampled by the bicubic one." },
+    { .name = "image.aspect_ratio_buckets",
+      .type = KEY_STRING,
+      .offset = AT(image.aspect_ratio_buckets),
+      .nullable = true,
+      .idle = idle_without_pictures,
+      .doc = "The buckets, as diffusers takes them: \"height,width;height,width\", multiples of 16. A picture gets the "
+             "one of the nearest shape, and is enlarged where it is smaller." },
+    { .name = "image.random_crop",
+      .type = KEY_BOOL,
+      .offset = AT(image.random_crop),
+      .idle = idle_without_pictures,
+      .doc = "Cut a part of a picture of data.train at a place drawn from seed, another one in each repeat, rather "
+             "than its middle." },
     { .name = "image.num_repeats",
       .type = KEY_U64,
       .offset = AT(image.num_repeats),

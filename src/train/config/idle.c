@@ -22,6 +22,11 @@ const char *idle_without_pictures(const struct train_config *c, const struct tra
     return c->pipeline ? NULL : "the model makes no pictures";
 }
 
+const char *idle_beside_buckets(const struct train_config *c, const struct train_job_size *size)
+{
+    return c->image.buckets.n ? "image.aspect_ratio_buckets is given, and counts" : idle_without_pictures(c, size);
+}
+
 const char *idle_with_pictures(const struct train_config *c, const struct train_job_size *size)
 {
     (void)size;

@@ -83,12 +83,15 @@ uint64_t entry_name_of_text(const struct entry_names *n, const char *text)
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* A flip and tiles change the name only where there are any, so that caches of before there were are still of use. */
-uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct bucket *b)
+/* A flip, tiles and an unusual fit change the name only where there are any, so that caches of before there were are
+ * still of use. */
+uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct fit *f)
 {
+    const struct bucket *b = &f->bucket;
+    const int64_t fit[] = { b->scaled_height, b->scaled_width, b->top, b->left, f->filter };
     const uint64_t parts[] = {
         x->content,         n->of_vae,  (uint64_t)b->height,
         (uint64_t)b->width, n->rounded, 2 + 256 * x->flip_x + 512 * x->flip_y + 1024 * n->tiled
     };
-    return XXH3_64bits(parts, sizeof parts);
+    return XXH3_64bits_withSeed(parts, sizeof parts, f->usual ? 0 : XXH3_64bits(fit, sizeof fit));
 }

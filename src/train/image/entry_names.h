@@ -4,9 +4,8 @@
 #ifndef TRAIN_ENTRY_NAMES_H
 #define TRAIN_ENTRY_NAMES_H
 
-#include "image/listing.h"
+#include "image/fit.h"
 #include "image/pipeline.h"
-#include "pictures/bucket.h"
 
 struct entry_names {
     uint64_t of_text, of_vae; /* of the text encoder with its tokenizer; of the autoencoder */
@@ -20,6 +19,6 @@ int entry_names_open(const struct pipeline *p, const struct fsdpck_options *fs, 
                      struct fsdpck_error *err);
 uint64_t entry_name_of_text(const struct entry_names *n, const char *text);
 /* x: measured. */
-uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct bucket *b);
+uint64_t entry_name_of_latents(const struct entry_names *n, const struct listed *x, const struct fit *f);
 
 #endif

@@ -233,6 +233,8 @@ int listing_vary(struct listing *l, const struct train_config *config, bool once
         for (size_t i = 0; i < l->n * nrepeat && !rc; i++) {
             struct listed item = l->items[i % l->n];
             item.resolution = sides->values[s];
+            item.random_crop = config->image.random_crop && !once;
+            item.copy = i / l->n;
             rc = add_copy(&all, item, err);
         }
         if (!rc && config->image.flip_x && !once)

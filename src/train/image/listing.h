@@ -11,6 +11,8 @@ struct listed {
     int64_t height, width; /* of the picture */
     uint64_t resolution;   /* image.resolution, of this variant */
     bool flip_x, flip_y;
+    bool random_crop; /* the part that is kept is drawn, another one for each copy */
+    uint64_t copy;    /* of image.num_repeats */
 };
 
 struct listing {

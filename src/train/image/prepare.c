@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <train/image.h>
 #include <xxhash.h>
 
 #include "image/entry_names.h"
+#include "image/fit.h"
 #include "image/listing.h"
 #include "image/text_embed.h"
 #include "image/vae_work.h"
-#include "pictures/bucket.h"
 #include "pictures/pixels.h"
 #include "text/file.h"
 
@@ -82,11 +83,6 @@ static int measure_all(struct work *w, struct fsdpck_error *err)
     return rc;
 }
 
-static struct bucket bucket_for(const struct listed *x)
-{
-    return bucket_of(x->height, x->width, (int64_t)x->resolution, 16);
-}
-
 struct ordered {
     uint64_t name;
     size_t i;
@@ -132,11 +128,11 @@ static int list_all(struct work *w, struct fsdpck_error *err)
         w->p->text_names[i] = entry_name_of_text(&w->names, w->p->texts[i]);
     for (size_t i = 0; i < s->n; i++) {
         const struct listed *x = &w->listing.items[i];
-        const struct bucket b = bucket_for(x);
-        s->entries[i] = (struct picture_entry){ .latents = entry_name_of_latents(&w->names, x, &b),
+        const struct fit fit = fit_of(w->p->config, x);
+        s->entries[i] = (struct picture_entry){ .latents = entry_name_of_latents(&w->names, x, &fit),
                                                 .text = entry_name_of_text(&w->names, x->caption),
-                                                .height = b.height / 16,
-                                                .width = b.width / 16 };
+                                                .height = fit.bucket.height / IMAGE_UNIT,
+                                                .width = fit.bucket.width / IMAGE_UNIT };
     }
     int rc = find_new(s, true, &w->new_text, err);
     return rc ? rc : find_new(s, false, &w->new_latents, err);
@@ -231,7 +227,7 @@ static int put_texts(struct work *w, struct fsdpck_error *err)
 /* Notes what of the file is not used, once for all variants of a picture. */
 static void count_notes(struct work *w, const struct listed *x, const struct picture_notes *notes)
 {
-    if (x->flip_x || x->flip_y || x->resolution != w->p->config->image.resolution.values[0])
+    if (x->copy || x->flip_x || x->flip_y || x->resolution != w->p->config->image.resolution.values[0])
         return;
     w->nprofile += notes->profile;
     w->nalpha += notes->alpha;
@@ -240,7 +236,7 @@ static void count_notes(struct work *w, const struct listed *x, const struct pic
 /* The pixels that the item gives its bucket. */
 static int read_pixels(struct work *w, const struct listed *x, struct pixels *out, struct fsdpck_error *err)
 {
-    const struct bucket b = bucket_for(x);
+    const struct fit fit = fit_of(w->p->config, x);
     struct picture_notes notes;
     struct pixels p;
     int rc = picture_read(x->path, &p, &notes, err);
@@ -251,10 +247,8 @@ static int read_pixels(struct work *w, const struct listed *x, struct pixels *ou
         pixels_flip_x(&p);
     if (x->flip_y)
         pixels_flip_y(&p);
-    rc = pixels_resize(&p, b.scaled_height, b.scaled_width, out, err);
+    rc = fit_apply(&fit, &p, out, err);
     pixels_free(&p);
-    if (!rc)
-        pixels_crop(out, b.top, b.left, b.height, b.width);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 static int64_t distance(int64_t a, double b)
 {
@@ -44,5 +45,56 @@ struct bucket bucket_of(int64_t height, int64_t width, int64_t resolution, int64
     b.scaled_height = (int64_t)ceil((double)height * cover);
     b.top = (b.scaled_height - b.height) / 2;
     b.left = (b.scaled_width - b.width) / 2;
+    return b;
+}
+
+size_t bucket_ladder(int64_t height, int64_t width, int64_t resolution, int64_t divisor,
+                     struct bucket_size out[BUCKET_LADDER])
+{
+    static const struct {
+        double width, height;
+    } ratios[BUCKET_LADDER] = { { 1, 1 }, { 4, 5 },  { 5, 4 },  { 2, 3 }, { 3, 2 }, { 3, 4 },
+                                { 4, 3 }, { 9, 16 }, { 16, 9 }, { 1, 2 }, { 2, 1 } };
+    const double has = rint(sqrt((double)height * (double)width)),
+                 side = has < (double)resolution ? has : (double)resolution, d = (double)divisor;
+    size_t n = 0;
+    for (size_t i = 0; i < BUCKET_LADDER; i++) {
+        const double aspect = ratios[i].width / ratios[i].height, h = sqrt(side * side / aspect), rows = rint(h / d),
+                     cols = rint(h * aspect / d);
+        const struct bucket_size one = { (rows < 1 ? 1 : (int64_t)rows) * divisor,
+                                         (cols < 1 ? 1 : (int64_t)cols) * divisor };
+        size_t k = 0;
+        while (k < n && (out[k].height != one.height || out[k].width != one.width))
+            k++;
+        out[k] = one;
+        n += k == n;
+    }
+    return n;
+}
+
+/* Half of what is cut, rounded as torchvision's center_crop rounds: half to even. */
+static int64_t middle(int64_t has, int64_t keeps)
+{
+    return (int64_t)rint((double)(has - keeps) / 2);
+}
+
+struct bucket bucket_nearest(int64_t height, int64_t width, const struct bucket_size *sizes, size_t n)
+{
+    struct bucket b = { 0 };
+    int64_t least = INT64_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t away = llabs(height * sizes[i].width - width * sizes[i].height);
+        if (away <= least) {
+            least = away;
+            b.height = sizes[i].height;
+            b.width = sizes[i].width;
+        }
+    }
+    const double down = (double)b.height / (double)height, across = (double)b.width / (double)width,
+                 cover = down > across ? down : across;
+    b.scaled_height = (int64_t)rint((double)height * cover);
+    b.scaled_width = (int64_t)rint((double)width * cover);
+    b.top = middle(b.scaled_height, b.height);
+    b.left = middle(b.scaled_width, b.width);
     return b;
 }

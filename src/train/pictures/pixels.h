@@ -29,8 +29,11 @@ int picture_read(const char *path, struct pixels *out, struct picture_notes *not
 /* Its size alone, as picture_read() gives it. */
 int picture_size(const char *path, int64_t *height, int64_t *width, struct fsdpck_error *err);
 
-/* A picture of another size, by the bicubic filter of Pillow (a = -1/2, wider where it shrinks), with its bits. */
-int pixels_resize(const struct pixels *p, int64_t height, int64_t width, struct pixels *out, struct fsdpck_error *err);
+/* Pillow's, wider where a picture shrinks; a of the bicubic one is -1/2. */
+enum pixels_filter { PIXELS_BICUBIC, PIXELS_BILINEAR };
+/* A picture of another size, with the bits of Pillow. */
+int pixels_resize(const struct pixels *p, int64_t height, int64_t width, enum pixels_filter filter, struct pixels *out,
+                  struct fsdpck_error *err);
 /* Cuts a part out, in place. */
 void pixels_crop(struct pixels *p, int64_t top, int64_t left, int64_t height, int64_t width);
 void pixels_flip_x(struct pixels *p);

@@ -67,6 +67,13 @@ FSDPCK_API int train_config_choice(const char *key, const char *word);
 
 enum { TRAIN_MOST_NUMBERS = 8 };
 
+/* Sizes that image.aspect_ratio_buckets names. */
+enum { TRAIN_MOST_BUCKETS = 64 };
+struct train_buckets {
+    size_t n;
+    int64_t height[TRAIN_MOST_BUCKETS], width[TRAIN_MOST_BUCKETS]; /* (n) */
+};
+
 struct train_u64_list {
     uint64_t values[TRAIN_MOST_NUMBERS]; /* (n) */
     size_t n;                            /* at least 1 */
@@ -165,7 +172,9 @@ struct train_config {
     struct {
         struct train_u64_list resolution;
         uint64_t num_repeats, max_sequence_length;
-        bool flip_x, flip_y, vae_tiling;
+        bool flip_x, flip_y, random_crop, vae_tiling, use_aspect_ratio_buckets;
+        const char *aspect_ratio_buckets;       /* "512,384;384,512", or NULL */
+        struct train_buckets buckets;           /* as read; n is 0 without any */
         const char *caption_ext, *trigger_word; /* trigger_word: NULL: none */
         double caption_dropout_rate;
         enum train_timestep timestep;

@@ -75,7 +75,8 @@ struct image_listed {
 /* Zero-initialise but for each: every zero means the default. */
 struct image_survey {
     int64_t resolution, max_tokens; /* image.resolution, image.max_sequence_length; default: 512 */
-    const char *trigger_word;
+    bool use_aspect_ratio_buckets;
+    const char *trigger_word, *aspect_ratio_buckets; /* NULL: none */
     /* Nonzero ends the work with that code; err is set then. */
     int (*each)(void *ctx, const struct image_listed *one, struct fsdpck_error *err);
     void *ctx;
