@@ -115,6 +115,12 @@ def seeds_and_names(folder):
         need(done.stdout == f"{folder}/one.png\n", done.stdout)
         need((folder / "one.png").read_bytes() == paths[i].read_bytes(), seed)
     need({p.name for p in folder.iterdir()} == {*(p.name for p in paths), "one.png"})
+    command = [args.fsdptrain, "sample", MODEL, "--prompt", PROMPT, "--seed", "12", "--quiet", "--out", "-", *options]
+    done = subprocess.run(command, capture_output=True)
+    need(done.stdout == paths[1].read_bytes(), "standard output", done.stderr)
+    for more in ("--json", "--samples=2"):
+        done = subprocess.run([*command, more], capture_output=True)
+        need(done.returncode == 2 and b"PNG" not in done.stdout, more, done.stderr)
 
 
 def pipeline_with(folder, name, part, key, value):

@@ -218,7 +218,10 @@ def asked(s, number):
     ]
     check(all(x[0] == 200 and x[2] for x in texts) and texts[1][2] == texts[2][2], texts)
     for prompt in ("", None, "x" * 60001):
-        s.post(f"/api/jobs/{number}/chat", {"prompt": prompt}, code=400)
+        for verb in ("chat", "draw"):
+            s.post(f"/api/jobs/{number}/{verb}", {"prompt": prompt}, code=400)
+    said = s.raw("POST", f"/api/jobs/{number}/draw", {"prompt": "x"})
+    check(said[0] == 200 and b"this one makes text" in said[2], "a text model does not draw", said)
     shutil.move(s.tmp / "runs/first/adapter", s.tmp / "runs/first/away")
     said = s.raw("POST", f"/api/jobs/{number}/chat", {"prompt": "x", "trained": True})
     check(said[0] == 200 and b"adapter" in said[2], "a chat that fails says why", said)

@@ -202,6 +202,11 @@ def drawn(s, page):
     page.wait("[...document.querySelectorAll('.samples img')].filter((i) => i.naturalWidth === 64).length === 6",
               "six pictures")
     check("a <b>fox</b>step 2" in page.run("document.querySelector('.samples figcaption').textContent"), "captions")
+    put(page, "prompt", "a fox")
+    page.run("document.querySelector('#chat button').click(), true")
+    page.wait("[...document.querySelectorAll('#try img')].filter((i) => i.naturalWidth === 64).length === 2", "drawn")
+    pair = page.run("[...document.querySelectorAll('#try img')].map((i) => i.src)")
+    check(pair[0] != pair[1], "the adapter changes the picture")
 
 
 def shared(s, page, folder):

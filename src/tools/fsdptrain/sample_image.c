@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures go to PNG files. With several pictures, each name gets a number. */
+/* Pictures go to PNG files. With several pictures, each name gets a number. One alone may go to standard output. */
 #include "sample_image.h"
 
 #include <errno.h>
@@ -20,6 +20,11 @@ struct pictures {
     size_t count; /* of all prompts */
     json_t *made;
 };
+
+static bool to_output(const struct pictures *p)
+{
+    return strcmp(p->args->out, "-") == 0;
+}
 
 static bool put_png(FILE *f, const void *ctx)
 {
@@ -66,6 +71,8 @@ static int check_files(const struct pictures *p, struct fsdpck_error *err)
 {
     char path[PATH_MAX];
     int rc = 0;
+    if (to_output(p))
+        return 0;
     for (size_t i = 0; i < p->count && !rc; i++) {
         rc = name_of(p, i, path, err);
         const struct out_file file = file_of(path, NULL);
@@ -75,11 +82,18 @@ static int check_files(const struct pictures *p, struct fsdpck_error *err)
     return rc ? rc : check_folder(p->args->out, err);
 }
 
+static int write_output(const struct image *image, struct fsdpck_error *err)
+{
+    return image_put_png(stdout, image) && fflush(stdout) == 0 ? 0 : fsdpck_error_sys(err, errno, "-", "write");
+}
+
 static int made(void *ctx, const struct image *image, struct fsdpck_error *err)
 {
     struct pictures *p = ctx;
     const size_t each = p->args->samples;
     char path[PATH_MAX];
+    if (to_output(p))
+        return write_output(image, err);
     int rc = name_of(p, image->prompt * each + image->number, path, err);
     const struct out_file file = file_of(path, image);
     if (!rc)
@@ -125,14 +139,18 @@ static int read_size(const char *text, int64_t *width, int64_t *height, struct f
     return 0;
 }
 
-static int check_out(const char *out, struct fsdpck_error *err)
+static int check_out(const struct pictures *p, struct fsdpck_error *err)
 {
-    const char *dot = out ? strrchr(out, '.') : NULL;
+    const char *out = p->args->out, *dot = out ? strrchr(out, '.') : NULL;
+    if (out && to_output(p))
+        return p->count == 1 && !p->args->json
+                   ? 0
+                   : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--out -: for one picture, without --json");
     if (dot && strcmp(dot, ".png") == 0 && dot > out && dot[-1] != '/')
         return 0;
     return out ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--out '%.200s': the name of a .png file is wanted", out)
                : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                  "--out FILE.png is wanted: pictures do not go to standard output");
+                                  "--out FILE.png is wanted, or --out - for standard output");
 }
 
 /* *texts: (count) borrowed from prompts. */
@@ -160,7 +178,7 @@ int sample_image_run(const struct sample_image_args *args, const char *pipeline,
                                .seed = (uint64_t)args->seed,
                                .count = args->samples };
     const struct image_calls calls = { made, progress, is_stopped, &p };
-    int rc = check_out(args->out, &err);
+    int rc = check_out(&p, &err);
     if (!rc)
         rc = check_files(&p, &err);
     if (!rc)

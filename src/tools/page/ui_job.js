@@ -150,36 +150,6 @@ const Job = (function () {
     if (!found.files.length) make(box, "p", "None yet.", { class: "note" });
   }
 
-  /* ---- chat */
-
-  function addChat(parent, job) {
-    const form = make(parent, "form", null, { id: "chat" }), prompt = make(form, "textarea", null, { rows: 3, "aria-label": "prompt", required: "", id: "prompt" });
-    const line = make(form, "div", null, { class: "actions" });
-    const field = (text, attributes) => make(make(line, "label", text + " "), "input", null, attributes);
-    const tokens = field("tokens", { type: "number", min: 1, max: 4096, value: 128 });
-    const heat = field("temperature", { type: "number", min: 0, max: 5, step: 0.1, value: 0 });
-    const seed = field("seed", { type: "number", min: 0, value: 42 });
-    const chat = field("chat template", { type: "checkbox", checked: "" });
-    make(line, "button", "generate", { class: "main" });
-    const side = make(parent, "div", null, { class: "side" });
-    const boxes = [["base", false], [shown.lora ? "with the adapter" : "trained model", true]].map(([title, trained]) => {
-      const box = make(side, "div");
-      make(box, "h3", title);
-      return { text: make(box, "pre", "", { tabindex: 0, class: trained ? "answer-trained" : "answer-base" }), trained: trained };
-    });
-    form.addEventListener("submit", async (e) => {
-      e.preventDefault();
-      const b = form.querySelector("button");
-      b.disabled = true;
-      for (const box of boxes) {
-        box.text.textContent = "";
-        const body = { prompt: prompt.value, trained: box.trained, chat: chat.checked, max_new_tokens: +tokens.value, temperature: +heat.value, seed: +seed.value };
-        await Server.pour("/api/jobs/" + job.id + "/chat", body, (t) => { box.text.textContent += t; }).catch((why) => { box.text.textContent = why.message; });
-      }
-      b.disabled = false;
-    });
-  }
-
   /* ---- the page */
 
   function section(title, id) {
@@ -200,7 +170,7 @@ const Job = (function () {
       Charts.controls(curves);
       shown.charts = make(curves, "div", null, { class: "charts" });
       shown.samples = make(section("Samples", "samples"), "div", null, { class: "samples" });
-      if (!job.config || !job.config.image) addChat(section("Try it", "try"), job); /* pictures are drawn by `fsdptrain sample` */
+      Try.build(section("Try it", "try"), job);
     }
     shown.log = make(section("Log", "logs"), "pre", "", { id: "log", tabindex: 0 });
     shown.files = section("Files", "files");

@@ -39,11 +39,14 @@ const Server = (function () {
     return answer.json();
   }
   const get = (path) => call("GET", path), post = (path, body) => call("POST", path, body);
-  /* The address of a picture that only requests with the token get. */
-  async function picture(path) {
-    const answer = await fetch(path, { headers: headers() });
+  /* The address of a picture that only requests with the token get. body: of a picture that is drawn first, whose answer
+   * is the text of an error if it fails. */
+  async function picture(path, body) {
+    const how = body ? { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) } : { headers: headers() };
+    const answer = await fetch(path, how);
     if (!answer.ok) throw await refusal(answer);
     const reader = new FileReader(), blob = await answer.blob();
+    if (body && await blob.slice(1, 4).text() !== "PNG") throw new Error(await blob.text() || "nothing was drawn");
     return new Promise((done, failed) => {
       reader.onload = () => done(reader.result);
       reader.onerror = () => failed(reader.error);

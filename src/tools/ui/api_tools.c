@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The form's table of keys, the planner's verdict, and the chat. */
+/* The form's table of keys, and the planner's verdict. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,15 +14,7 @@
 #include "ui/http.h"
 #include "ui/jobs.h"
 
-/* PROMPT_NBYTES: less than a pipe holds. MOST_CHATS: limit, because each chat loads a model. */
-enum {
-    PLAN_SECONDS = 60,
-    PLAN_NBYTES = 4 << 20,
-    PROMPT_NBYTES = 60000,
-    MOST_CHATS = 2,
-    LOOK_MS = 500,
-    MOST_TOKENS = 4096
-};
+enum { PLAN_SECONDS = 60, PLAN_NBYTES = 4 << 20 };
 
 /* ---- keys */
 
@@ -135,151 +126,8 @@ static struct MHD_Response *plan(struct request *r, unsigned *status)
     return answer;
 }
 
-/* ---- chat */
-
-struct chat {
-    struct ui *ui;
-    struct child child;
-    char said[2000]; /* end of its standard error; sent if it generates nothing */
-    size_t nsaid;
-    bool ended;
-};
-
-static void drop_chat(void *ctx)
-{
-    struct chat *c = ctx;
-    child_end(&c->child);
-    pthread_mutex_lock(&c->ui->mutex);
-    c->ui->nchats--;
-    pthread_mutex_unlock(&c->ui->mutex);
-    free(c);
-}
-
-static void keep_errors(struct chat *c)
-{
-    char piece[500];
-    const ssize_t n = read(c->child.errors, piece, sizeof piece);
-    if (n <= 0) {
-        close(c->child.errors);
-        c->child.errors = -1;
-        return;
-    }
-    if (c->nsaid + (size_t)n >= sizeof c->said) {
-        memmove(c->said, c->said + c->nsaid / 2, c->nsaid - c->nsaid / 2);
-        c->nsaid -= c->nsaid / 2;
-    }
-    memcpy(c->said + c->nsaid, piece, (size_t)n);
-    c->nsaid += (size_t)n;
-}
-
-static bool server_stops(struct ui *ui)
-{
-    pthread_mutex_lock(&ui->mutex);
-    const bool stops = ui->stops;
-    pthread_mutex_unlock(&ui->mutex);
-    return stops;
-}
-
-/* Sends the text as it grows. If the program generates nothing, sends its error instead. */
-static ssize_t read_chat(void *ctx, uint64_t at, char *buf, size_t most)
-{
-    struct chat *c = ctx;
-    while (!c->ended) {
-        struct pollfd fds[] = { { c->child.out, POLLIN, 0 }, { c->child.errors, POLLIN, 0 } };
-        if (poll(fds, 2, LOOK_MS) < 0 || server_stops(c->ui))
-            return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (fds[1].revents)
-            keep_errors(c);
-        if (!fds[0].revents)
-            continue;
-        const ssize_t n = read(c->child.out, buf, most);
-        if (n > 0)
-            return n;
-        c->ended = true;
-    }
-    while (at == 0 && c->child.errors >= 0)
-        keep_errors(c);
-    if (at || !c->nsaid)
-        return MHD_CONTENT_READER_END_OF_STREAM;
-    const size_t n = c->nsaid < most ? c->nsaid : most;
-    memcpy(buf, c->said, n);
-    c->nsaid = 0;
-    return (ssize_t)n;
-}
-
-/* Chooses the model to sample from: the base, the base with the adapter, or the trained model. */
-static bool choose_model(const json_t *job, bool trained, char model[PATH_MAX], char adapter[PATH_MAX])
-{
-    json_t *config = json_loads(job_text(job, "config"), 0, NULL);
-    const bool lora = json_is_object(json_object_get(config, "lora"));
-    const char *folder = job_text(job, "output_dir");
-    int n = trained && !lora ? snprintf(model, PATH_MAX, "%s/model", folder)
-                             : snprintf(model, PATH_MAX, "%s", job_text(config, "model"));
-    const int k = trained && lora ? snprintf(adapter, PATH_MAX, "%s/adapter", folder) : 0;
-    json_decref(config);
-    return n > 0 && n < PATH_MAX && k >= 0 && k < PATH_MAX;
-}
-
-static bool enter_chat(struct ui *ui)
-{
-    pthread_mutex_lock(&ui->mutex);
-    const bool free = ui->nchats < MOST_CHATS;
-    ui->nchats += free;
-    pthread_mutex_unlock(&ui->mutex);
-    return free;
-}
-
-static struct MHD_Response *start_chat(struct request *r, const json_t *job, unsigned *status)
-{
-    char model[PATH_MAX], adapter[PATH_MAX] = "", tokens[16], seed[24], temperature[32];
-    struct fsdpck_error err = { 0 };
-    const char *prompt = json_string_value(json_object_get(r->json, "prompt"));
-    const json_int_t most = json_integer_value(json_object_get(r->json, "max_new_tokens"));
-    if (!prompt || !*prompt || strlen(prompt) > PROMPT_NBYTES)
-        return http_refuse(status, MHD_HTTP_BAD_REQUEST, "prompt: a text of 1 to 60000 bytes is wanted");
-    if (!choose_model(job, json_is_true(json_object_get(r->json, "trained")), model, adapter))
-        return http_refuse(status, MHD_HTTP_BAD_REQUEST, "the path is too long");
-    snprintf(tokens, sizeof tokens, "%d", most < 1 ? 64 : most > MOST_TOKENS ? MOST_TOKENS : (int)most);
-    snprintf(seed, sizeof seed, "%lld", (long long)json_integer_value(json_object_get(r->json, "seed")));
-    snprintf(temperature, sizeof temperature, "%g", json_number_value(json_object_get(r->json, "temperature")));
-    const char *argv[16] = { r->ui->program, "sample", model, "--quiet",       "--max-new-tokens",
-                             tokens,         "--seed", seed,  "--temperature", temperature };
-    size_t n = 10;
-    if (json_is_true(json_object_get(r->json, "chat")))
-        argv[n++] = "--chat";
-    if (*adapter) {
-        argv[n++] = "--adapter";
-        argv[n++] = adapter;
-    }
-    if (!enter_chat(r->ui))
-        return http_refuse(status, MHD_HTTP_TOO_MANY_REQUESTS, "two texts are being generated; wait for one");
-    struct chat *c = calloc(1, sizeof *c);
-    if (!c || child_start(argv, job_text(job, "cwd"), prompt, &c->child, &err)) {
-        pthread_mutex_lock(&r->ui->mutex);
-        r->ui->nchats--;
-        pthread_mutex_unlock(&r->ui->mutex);
-        free(c);
-        return c ? http_error(status, &err) : NULL;
-    }
-    c->ui = r->ui;
-    struct MHD_Response *answer = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_chat, c, drop_chat);
-    MHD_add_response_header(answer, "Content-Type", "text/plain; charset=utf-8");
-    return answer;
-}
-
-/* { "job": …, "prompt": …, "chat": true, "trained": true, "max_new_tokens": …, "temperature": …, "seed": … } */
-static struct MHD_Response *chat(struct request *r, unsigned *status)
-{
-    struct fsdpck_error err = { 0 };
-    json_t *job = jobs_get(r->ui->sql, r->id, &err);
-    struct MHD_Response *answer = job ? start_chat(r, job, status) : http_error(status, &err);
-    json_decref(job);
-    return answer;
-}
-
 const struct route routes_tools[] = {
     { .method = "GET", .path = "/api/keys", .handle = list_keys },
     { .method = "POST", .path = "/api/plan", .handle = plan },
-    { .method = "POST", .path = "/api/jobs/#/chat", .handle = chat },
     { .path = NULL },
 };

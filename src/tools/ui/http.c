@@ -118,8 +118,9 @@ static bool matches(const char *pattern, const char *path, int64_t *id, const ch
 /* *known: the path exists, perhaps with another method. */
 static const struct route *find(const char *method, const char *path, int64_t *id, const char **rest, bool *known)
 {
-    static const struct route *const tables[] = { routes_static, routes_jobs,  routes_run,    routes_tools,
-                                                  routes_data,   routes_found, routes_stream, routes_tenants };
+    static const struct route *const tables[] = { routes_static, routes_jobs,   routes_run,
+                                                  routes_tools,  routes_chat,   routes_data,
+                                                  routes_found,  routes_stream, routes_tenants };
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         for (const struct route *r = tables[i]; r->path; r++) {
             if (!matches(r->path, path, id, rest))

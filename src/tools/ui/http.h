@@ -33,8 +33,8 @@ struct route {
 };
 
 /* Tables of the api_*.c; each ends with path NULL. */
-extern const struct route routes_jobs[], routes_run[], routes_tools[], routes_data[], routes_found[], routes_static[],
-    routes_stream[], routes_tenants[];
+extern const struct route routes_chat[], routes_jobs[], routes_run[], routes_tools[], routes_data[], routes_found[],
+    routes_static[], routes_stream[], routes_tenants[];
 
 /* Answers with JSON, which is released. */
 struct MHD_Response *http_json(json_t *json, unsigned *status);

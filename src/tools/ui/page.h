@@ -6,6 +6,6 @@
 #include "common/page_out.h"
 
 extern const unsigned char page_ui_html[], page_ui_css[], page_ui_server_js[], page_ui_jobs_js[], page_ui_job_js[],
-    page_ui_form_js[], page_ui_data_js[], page_ui_start_js[], page_ui_tenants_js[];
+    page_ui_form_js[], page_ui_data_js[], page_ui_start_js[], page_ui_tenants_js[], page_ui_try_js[];
 
 #endif

@@ -21,6 +21,7 @@ static const struct file files[] = {
     { "/charts.js", "text/javascript; charset=utf-8", page_charts_js },
     { "/server.js", "text/javascript; charset=utf-8", page_ui_server_js },
     { "/tenants.js", "text/javascript; charset=utf-8", page_ui_tenants_js },
+    { "/try.js", "text/javascript; charset=utf-8", page_ui_try_js },
     { "/jobs.js", "text/javascript; charset=utf-8", page_ui_jobs_js },
     { "/job.js", "text/javascript; charset=utf-8", page_ui_job_js },
     { "/form.js", "text/javascript; charset=utf-8", page_ui_form_js },
@@ -62,5 +63,5 @@ const struct route routes_static[] = {
     FILE_ROUTE("/"),          FILE_ROUTE("/base.css"),  FILE_ROUTE("/ui.css"),   FILE_ROUTE("/base.js"),
     FILE_ROUTE("/charts.js"), FILE_ROUTE("/server.js"), FILE_ROUTE("/jobs.js"),  FILE_ROUTE("/job.js"),
     FILE_ROUTE("/form.js"),   FILE_ROUTE("/data.js"),   FILE_ROUTE("/start.js"), FILE_ROUTE("/tenants.js"),
-    { .path = NULL },
+    FILE_ROUTE("/try.js"),    { .path = NULL },
 };
