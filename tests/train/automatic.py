@@ -34,7 +34,7 @@ class Automatic:
         for name, calls in (("many", MANY), ("few", FEW)):
             rates = json.loads(kept.read_text())
             machine = rates["machine"]
-            rates.update(json.loads((FIXTURES / "rates/two-processors.json").read_text()), machine=machine)
+            rates.update(json.loads((FIXTURES / "rates/two-processors.json").read_text()), machine=machine, busy=0)
             rates["rates"]["calls"] = calls
             (self.dir / name / "fsdpck").mkdir(parents=True)
             (self.dir / name / "fsdpck" / kept.name).write_text(json.dumps(rates))

@@ -5,6 +5,7 @@
 #include <kernels/stream.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "price/rates.h"
 
@@ -28,4 +29,15 @@ void rates_describe_machine(char out[RATES_MACHINE])
     snprintf(out, RATES_MACHINE, "%s (%x), %u processors, %.120s", name, signature, fsdpck_processors(), kernels);
     for (char *s = out; *s; s++)
         *s = *s >= ' ' && *s <= '~' ? *s : '?';
+}
+
+double rates_busy(void)
+{
+    FILE *f = fopen("/proc/loadavg", "re");
+    long nrunning = 1, nprocessor = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!f || fscanf(f, "%*f %*f %*f %ld/", &nrunning) != 1 || nrunning < 1)
+        nrunning = 1; /* this thread */
+    if (f)
+        fclose(f);
+    return nprocessor > 0 ? (double)(nrunning - 1) / (double)nprocessor : 0;
 }

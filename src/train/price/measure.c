@@ -32,6 +32,8 @@ static double seconds_alone(struct prober *p, probe_fn *probe)
     const clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
     const double started = now(clock);
     double best = 1e9, begun = started;
+    p->busy += rates_busy();
+    p->nbusy++;
     for (int i = 0; i < MOST_CALLS && (i < LEAST_CALLS || begun - started < probe_seconds); i++) {
         p->at = 0;
         begun = now(clock);
@@ -126,6 +128,7 @@ static int measure_with(unsigned nthreads, char *arena, struct rates *out, char 
             p.dtype = (enum kern_dtype)dtype;
             measure_typed(&p, out);
         }
+        out->busy = p.busy / p.nbusy;
     }
     if (status == KERN_OK && nthreads == out->cores) {
         measure_plain(&p, RATES_ADAMW, probe_adamw, seconds_together, out);

@@ -17,6 +17,8 @@ struct prober {
     enum kern_dtype dtype;
     bool variant;      /* attention: several short documents instead of a long one */
     unsigned nthreads; /* of the stream */
+    double busy;       /* sum of nbusy values of rates_busy() */
+    unsigned nbusy;
 };
 
 typedef void probe_fn(struct prober *p);

@@ -47,6 +47,7 @@ struct rates {
     char machine[RATES_MACHINE]; /* what was measured: another machine's rates are not used */
     unsigned cores;              /* the rates are those of so many threads, which ranks share; 0: each rank has a device
                                     with these rates, and communication takes nothing away from the computation */
+    double busy;                 /* what rates_busy() gave while they were measured; 0: nothing is known */
     double typed[2][RATES_NTYPED]; /* [enum kern_dtype] */
     double plain[RATES_NPLAIN];
 };
@@ -57,6 +58,9 @@ int rates_read(const char *path, struct rates *out, struct fsdpck_error *err);
 int rates_write(const char *path, const struct rates *rates, struct fsdpck_error *err);
 /* Describes this machine and the kernels that it runs. */
 void rates_describe_machine(char out[RATES_MACHINE]);
+/* Threads of other programs that want a processor now, per processor: 0 on an idle machine, more than 1 where they wait
+ * for each other. Memory and caches are shared with them, so that rates measured meanwhile are too low. */
+double rates_busy(void);
 /* Measures this machine, on all processors that this process may use. Takes less than a second. */
 int rates_measure(struct rates *out, struct fsdpck_error *err);
 

@@ -9,6 +9,8 @@
 #include <xxhash.h>
 
 enum { PATH = 4096, LINE = PATH + 300 };
+/* Rates measured while others wanted a larger part of the processors are measured again. */
+static const double busy_machine = 0.25;
 
 static void tell(const struct train_options *opt, const char *line)
 {
@@ -49,6 +51,12 @@ static int measure(const struct train_options *opt, const char *path, struct rat
     return 0;
 }
 
+/* True if others kept the machine busy when it was measured, and less so now. */
+static bool is_calmer(const struct rates *kept)
+{
+    return kept->busy > busy_machine && rates_busy() < kept->busy / 2;
+}
+
 static int read_kept(const struct train_options *opt, struct rates *out, struct fsdpck_error *err)
 {
     struct fsdpck_error why = { 0 };
@@ -58,7 +66,7 @@ static int read_kept(const struct train_options *opt, struct rates *out, struct 
                            (unsigned long long)XXH3_64bits(machine, strlen(machine)));
     if (n < 0 || n >= (int)sizeof path)
         return rates_measure(out, err);
-    if (rates_read(path, out, &why) == 0 && strcmp(out->machine, machine) == 0)
+    if (rates_read(path, out, &why) == 0 && strcmp(out->machine, machine) == 0 && !is_calmer(out))
         return 0;
     if (why.code && why.code != FSDPCK_ERR_MISSING) {
         snprintf(line, sizeof line, "the rates of this machine are measured again: %s",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of rates: JSON, {"version", "machine", "cores", "rates": {"product.bf16": 4e11, …}}. */
+/* The file of rates: JSON, {"version", "machine", "cores", "busy", "rates": {"product.bf16": 4e11, …}}. */
 #include "price/rates.h"
 
 #include <errno.h>
@@ -91,6 +91,9 @@ static int take_all(const char *path, const json_t *root, struct rates *out, str
         return damaged(err, path, "it names no machine");
     if (!json_is_integer(json_object_get(root, "cores")) || cores < 0 || cores > MOST_CORES)
         return damaged(err, path, "\"cores\" is no number of processors");
+    out->busy = json_number_value(json_object_get(root, "busy"));
+    if (!(out->busy >= 0))
+        return damaged(err, path, "\"busy\" is less than 0");
     snprintf(out->machine, sizeof out->machine, "%s", machine);
     out->cores = (unsigned)cores;
     return take_rates(path, json_object_get(root, "rates"), out, err);
@@ -147,8 +150,9 @@ static json_t *make(const struct rates *rates)
 {
     struct rates copy = *rates;
     char name[NAME];
-    json_t *list = json_object(), *root = json_pack("{s:i, s:s, s:i, s:o}", "version", VERSION, "machine",
-                                                    rates->machine, "cores", (int)rates->cores, "rates", list);
+    json_t *list = json_object();
+    json_t *root = json_pack("{s:i, s:s, s:i, s:f, s:o}", "version", VERSION, "machine", rates->machine, "cores",
+                             (int)rates->cores, "busy", three_digits(rates->busy), "rates", list);
     bool ok = root != NULL;
     for (int i = 0; i < NALL && ok; i++) {
         const double *at = place(&copy, i, name);
