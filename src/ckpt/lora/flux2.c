@@ -180,7 +180,9 @@ static int stack(struct native *x, struct joint *j)
     for (unsigned i = 0; i < j->naming->nparts; i++) {
         const struct fsdpck_lora_module *m = j->parts[i];
         if (m)
-            list[to->n++] = (struct fsdpck_lora_block){ ordinal(x, m->a), 0, m->r, to->ncols, to->nrows, 0, 1 };
+            list[to->n++] = (struct fsdpck_lora_block){
+                .inner = ordinal(x, m->a), .nrows = m->r, .ncols = to->ncols, .row = to->nrows, .scale = 1
+            };
         to->nrows += m ? m->r : 0;
     }
     return 0;

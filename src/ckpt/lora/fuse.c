@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "hf/name_pattern.h"
+#include "lora/blocks_view.h"
 #include "lora/extend.h"
-#include "lora/fused_view.h"
 
 enum { GATE, UP, NPARTS };
 
@@ -105,7 +105,7 @@ static int check_single(const struct fuse *f, const struct single *first, const 
                       "one is missing before this one");
     if (m->bias >= 0 || m->magnitude >= 0)
         return refuse(f, s, "fused experts have no DoRA and no lora_bias in PEFT");
-    if (m->r > FSDPCK_FUSED_MAX_RANK)
+    if (m->r > FSDPCK_BLOCK_MAX_COLS)
         return refuse(f, s, "has a rank above 65536: no fused pair is written of it");
     if (!has_same_shape(f, m->a, o->a) || !has_same_shape(f, m->b, o->b) || m->alpha != o->alpha)
         return refuse(f, s,
@@ -190,27 +190,61 @@ static bool is_inner(const struct fuse *f, const struct group *g)
     return false;
 }
 
-static int describe(const struct fuse *f, const struct group *g, bool is_b, struct fsdpck_lora_fused *out)
+/* A factor of the group and its size: A [r, width] or B [width, r] of each part of each expert. */
+struct factor {
+    const struct group *g;
+    bool is_b, stacked;
+    uint64_t r, width;
+};
+
+/* PEFT's pair is of matrices: A [experts * parts * r, width], the As one below the other; B [parts * width, parts * r *
+ * experts], the expert's number fastest, with zeros where a part has nothing of another's rank. SGLang's is of stacks,
+ * A [experts, parts * r, width] and B [experts, parts * width, r]. */
+static void set_shape(const struct factor *x, struct fsdpck_lora_blocks *out)
+{
+    const uint64_t nparts = x->g->nparts, nexperts = x->g->nexperts;
+    out->nlayer = x->stacked ? nexperts : 0;
+    out->nrows = x->is_b ? nparts * x->width : nexperts * nparts * x->r;
+    out->ncols = x->is_b ? nparts * x->r * nexperts : x->width;
+    if (x->is_b && x->stacked) {
+        out->nrows *= nexperts;
+        out->ncols = x->r;
+    }
+}
+
+/* Block i of the group's modules, which are (nexperts, nparts). */
+static struct fsdpck_lora_block block_of(const struct factor *x, uint64_t i, size_t inner)
+{
+    const uint64_t expert = i / x->g->nparts, part = i % x->g->nparts;
+    struct fsdpck_lora_block b = { .inner = inner, .scale = 1 };
+    b.nrows = x->is_b ? x->width : x->r;
+    b.ncols = x->is_b ? x->r : x->width;
+    b.row = i * b.nrows;
+    if (x->is_b && !x->stacked) {
+        b.row = part * x->width;
+        b.col = part * x->r * x->g->nexperts + expert;
+        b.step = x->g->nexperts;
+    }
+    return b;
+}
+
+static int describe(const struct fuse *f, const struct group *g, bool is_b, struct fsdpck_lora_blocks *out)
 {
     const struct fsdpck_lora_module *m = g->first->module;
     const struct fsdpck_chosen *chosen = f->a->selection.tensors;
-    size_t *inner = fsdpck_arena_array(&f->a->src->arena, g->nexperts * g->nparts, sizeof *inner, f->err);
+    const struct factor x = { g, is_b, f->stacked, m->r, lora_tensor(f->a, is_b ? m->b : m->a)->shape[is_b ? 0 : 1] };
+    const uint64_t n = g->nexperts * g->nparts;
+    struct fsdpck_lora_block *list = fsdpck_arena_array(&f->a->src->arena, n, sizeof *list, f->err);
     const size_t nbytes = strlen(m->path) + 64;
     char *name = fsdpck_arena_alloc(&f->a->src->arena, nbytes, f->err);
-    if (!inner || !name)
+    if (!list || !name)
         return FSDPCK_ERR_NOMEM;
-    for (uint64_t i = 0; i < g->nexperts * g->nparts; i++)
-        inner[i] = chosen[is_b ? g->modules[i]->b : g->modules[i]->a].source;
+    for (uint64_t i = 0; i < n; i++)
+        list[i] = block_of(&x, i, chosen[is_b ? g->modules[i]->b : g->modules[i]->a].source);
     snprintf(name, nbytes, "fused %s %.*s.%s", is_b ? "B" : "A", (int)g->first->stem, m->path,
              g->first->down ? "down" : "gate_up");
-    *out = (struct fsdpck_lora_fused){ .name = name,
-                                       .is_b = is_b,
-                                       .stacked = f->stacked,
-                                       .nexperts = g->nexperts,
-                                       .nparts = g->nparts,
-                                       .r = m->r,
-                                       .width = lora_tensor(f->a, is_b ? m->b : m->a)->shape[is_b ? 0 : 1],
-                                       .inner = inner };
+    *out = (struct fsdpck_lora_blocks){ .name = name, .list = list, .n = n };
+    set_shape(&x, out);
     return 0;
 }
 
@@ -282,14 +316,14 @@ int fsdpck_lora_fuse(struct fsdpck_lora_adapter *a, bool stacked, struct fsdpck_
     struct fuse f = { .a = a, .stacked = stacked, .groups = FSDPCK_VEC(struct group), .err = err };
     const size_t nold = a->src->tensors.count;
     int rc = find_groups(&f);
-    struct fsdpck_lora_fused *list = NULL;
+    struct fsdpck_lora_blocks *list = NULL;
     if (!rc && f.groups.count && !(list = calloc(2 * f.groups.count, sizeof *list)))
         rc = fsdpck_error_nomem(err, f.groups.count * sizeof *list);
     for (size_t i = 0; i < 2 * f.groups.count && !rc; i++)
         rc = describe(&f, (struct group *)f.groups.data + i / 2, i % 2 == 1, &list[i]);
     if (rc || !list)
         free(list);
-    else if (!(rc = fsdpck_lora_fused_present(a->src, list, 2 * f.groups.count, err)))
+    else if (!(rc = fsdpck_lora_blocks_present(a->src, list, 2 * f.groups.count, err)))
         rc = replace_modules(&f, nold);
     fsdpck_vec_free(&f.groups);
     return rc;
