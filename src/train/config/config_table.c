@@ -45,8 +45,8 @@ const struct config_key config_keys[] = {
       .offset = AT(seed),
       .default_value.number = 42,
       .max = 9007199254740992.0,
-      .doc = "Seed of new adapter weights, of dropout, of the order of rows, and of the draw of documents by "
-             "weight." },
+      .doc = "Seed of new adapter weights, of dropout, of the order of rows, of the draw of documents by weight, and "
+             "of the noise, parts and dropped captions of pictures." },
     { .name = "tenants",
       .type = KEY_TENANTS,
       .offset = AT(tenants),
@@ -60,8 +60,10 @@ const struct config_key config_keys[] = {
       .type = KEY_FILES,
       .offset = AT(data.train),
       .required = true,
-      .doc = "Training data: JSONL or one JSON array, plain, gzip or Zstandard. A weight, above 0 and at most 1000, "
-             "says how often an epoch uses each document of its file." },
+      .doc =
+          "Training data: JSONL or one JSON array, plain, gzip or Zstandard. A weight, above 0 and at most 1000, "
+          "says how often an epoch uses each document of its file. For pictures: a folder of them with their captions, "
+          "or JSONL that names them." },
     { .name = "data.eval",
       .type = KEY_FILES,
       .offset = AT(data.eval),
