@@ -45,7 +45,7 @@ class Bench:
         subprocess.run([self.tool, "run", *options], check=True, stdin=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = [(getattr(after, kind) - getattr(before, kind)) / self.a.steps for kind in ("ru_utime", "ru_stime")]
-        return metrics(self.out), planned["all_ranks_bytes"], cpu
+        return metrics(self.out), planned, cpu
 
     def compare(self):
         state = {"offload": os.path.abspath(self.a.workdir), "offload_memory": self.a.memory}
@@ -63,8 +63,9 @@ class Bench:
         for kind, each in runs.items():
             lines, planned, _ = each[-1]
             user, system = (statistics.median(cpu[i] for *_, cpu in each) for i in (0, 1))
-            print(f"{kind:13} {median[kind]:8.2f} s a step, {user:.2f} + {system:.2f} s of processors  "
-                  f"{max(m['pss_bytes'] for m in lines) / 1e9:6.2f} GB PSS, {planned / 1e9:.2f} planned")
+            print(f"{kind:13} {median[kind]:8.2f} s a step, {planned['step_seconds']:.2f} planned, "
+                  f"{user:.2f} + {system:.2f} s of processors  {max(m['pss_bytes'] for m in lines) / 1e9:6.2f} GB PSS, "
+                  f"{planned['all_ranks_bytes'] / 1e9:.2f} planned")
         for kind in list(runs)[1:]:
             last = [m for lines, *_ in runs[kind] for m in lines[1:]]
             moved, waited, hidden, gathers = (statistics.median(m[key] for m in last)

@@ -94,6 +94,22 @@ class Planner:
         if not self.plan("full.json", rates=DEVICE)["step_seconds"] > 0:
             raise Failure("a device")
 
+    def disks(self):
+        """A slow disk costs the time of all that passes through it, and without fsdp.offload none."""
+        rates = [self.write_rates(f"disk{i}.json", lambda r, d=disk: r["rates"].update(disk=d))
+                 for i, disk in enumerate((1e15, 1e6))]
+        state = ["--set", f"fsdp.offload={self.dir}/", "--set", "fsdp.offload_memory=100000"]
+        slower = []
+        for more in ([], state, [*state, "--set", "fsdp.offload_gradients=true"],
+                     [*state, "--set", "fsdp.offload_gradients=true", "--set", "fsdp.offload_params=true"]):
+            plans = [self.plan("full.json", *more, rates=r) for r in rates]
+            slower.append(plans[1]["step_seconds"] - plans[0]["step_seconds"])
+        if slower[0] != 0 or slower != sorted(set(slower)):
+            raise Failure(f"{slower}")
+        seconds = 2 * plans[0]["offload_bytes_per_step"] / 1e6
+        if not 0.5 * seconds < slower[1] <= seconds:
+            raise Failure(f"{seconds} {slower}")
+
     def hosts(self):
         """Ranks of a host share the ring and the parameters; a slower network is never faster; what cannot be is
         refused."""
@@ -212,7 +228,7 @@ class Planner:
             raise Failure(before)
         if self.call("lora.json", cache="kept").stderr or path.read_bytes() != before:
             raise Failure("measured twice")
-        for damage in (before[:100], b"", b"[]", before.replace(b'"version": 2', b'"version": 1')):
+        for damage in (before[:100], b"", b"[]", before.replace(b'"version": 3', b'"version": 2')):
             path.write_bytes(damage)
             if "measured again" not in self.call("lora.json", cache="kept").stderr:
                 raise Failure(f"nothing is told of {damage[:20]}")
@@ -278,8 +294,8 @@ class Planner:
 def main():
     with tempfile.TemporaryDirectory() as folder:
         t, failed = Planner(os.path.abspath(sys.argv[1]), folder), 0
-        for check in (t.same_rates, t.proportions, t.devices, t.hosts, t.many_groups, t.searched, t.kept, t.not_kept,
-                      t.hostile):
+        for check in (t.same_rates, t.proportions, t.devices, t.disks, t.hosts, t.many_groups, t.searched, t.kept,
+                      t.not_kept, t.hostile):
             try:
                 check()
                 print(f"ok    {check.__name__}")

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "price/disk.h"
 #include "price/links.h"
 #include "price/paper.h"
 #include "price/probe.h"
@@ -16,8 +17,8 @@
 static const double probe_seconds = 0.012;
 enum { LEAST_CALLS = 6, MOST_CALLS = 200 };
 
-/* Assumed where nothing says better: 10 Gbit/s, and 50 µs. */
-static const double unknown_network = 1.25e9, unknown_messages = 2e4;
+/* Assumed where nothing says better: 10 Gbit/s, 50 µs, and 1 GB/s. */
+static const double unknown_network = 1.25e9, unknown_messages = 2e4, unknown_disk = 1e9;
 
 static double now(clockid_t clock)
 {
@@ -106,6 +107,12 @@ static void measure_plain(struct prober *p, enum rates_plain kind, probe_fn *pro
     out->plain[kind] = amount / seconds(p, probe);
 }
 
+static void measure_disk(const char *folder, struct rates *out)
+{
+    const double rate = folder ? disk_rate(folder) : 0;
+    out->plain[RATES_DISK] = rate > 0 ? rate : unknown_disk;
+}
+
 static void measure_memory(struct prober *p, struct rates *out)
 {
     measure_plain(p, RATES_MEMORY, probe_memory, seconds_alone, out);
@@ -141,13 +148,14 @@ static int measure_with(unsigned nthreads, char *arena, struct rates *out, char 
     return status;
 }
 
-int rates_measure(struct rates *out, struct fsdpck_error *err)
+int rates_measure(const char *folder, struct rates *out, struct fsdpck_error *err)
 {
     const struct kern_device *device;
     struct kern_buffer arena = { 0 };
     struct rates rates = { .cores = fsdpck_processors() };
     char message[KERN_MESSAGE_BYTES];
     rates_describe_machine(rates.machine);
+    measure_disk(folder, &rates);
     device = kern_device_find("cpu", message);
     int status =
         device->memory->alloc((struct kern_location){ .huge_pages = true }, PROBE_ARENA_NBYTES, &arena, message);

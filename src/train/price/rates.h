@@ -38,6 +38,7 @@ enum rates_plain {
     RATES_NETWORK, /* bytes from other hosts: that a rank receives; of processors: that all ranks of a host do */
     RATES_CALLS,   /* kernels that do next to nothing */
     RATES_HOPS,    /* messages in a row: 1 / latency */
+    RATES_DISK,    /* bytes that are read from a file or written to it */
     RATES_NPLAIN
 };
 
@@ -61,7 +62,8 @@ void rates_describe_machine(char out[RATES_MACHINE]);
 /* Threads of other programs that want a processor now, per processor: 0 on an idle machine, more than 1 where they wait
  * for each other. Memory and caches are shared with them, so that rates measured meanwhile are too low. */
 double rates_busy(void);
-/* Measures this machine, on all processors that this process may use. Takes less than a second. */
-int rates_measure(struct rates *out, struct fsdpck_error *err);
+/* Measures this machine, on all processors that this process may use. folder: on the disk to measure; NULL: a rate is
+ * assumed. Takes less than a second. */
+int rates_measure(const char *folder, struct rates *out, struct fsdpck_error *err);
 
 #endif

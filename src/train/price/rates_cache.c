@@ -39,10 +39,10 @@ static int measure(const struct train_options *opt, const char *path, struct rat
 {
     struct fsdpck_error why = { 0 };
     char line[LINE], text[PATH];
-    int rc = rates_measure(out, err);
+    make_folder(opt->cache);
+    int rc = rates_measure(opt->cache, out, err);
     if (rc)
         return rc;
-    make_folder(opt->cache);
     if (rates_write(path, out, &why)) {
         snprintf(line, sizeof line, "the rates of this machine are measured anew each time: %s",
                  fsdpck_error_format(&why, text, sizeof text));
@@ -65,7 +65,7 @@ static int read_kept(const struct train_options *opt, struct rates *out, struct 
     const int n = snprintf(path, sizeof path, "%s/rates-%016llx.json", opt->cache,
                            (unsigned long long)XXH3_64bits(machine, strlen(machine)));
     if (n < 0 || n >= (int)sizeof path)
-        return rates_measure(out, err);
+        return rates_measure(opt->cache, out, err);
     if (rates_read(path, out, &why) == 0 && strcmp(out->machine, machine) == 0 && !is_calmer(out))
         return 0;
     if (why.code && why.code != FSDPCK_ERR_MISSING) {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* Another way to measure, or another set of rates, is another version. */
-enum { VERSION = 2, MOST_NBYTES = 1 << 16, MOST_CORES = 1 << 16, NAME = 64 };
+enum { VERSION = 3, MOST_NBYTES = 1 << 16, MOST_CORES = 1 << 16, NAME = 64 };
 
 static const char *const typed_names[RATES_NTYPED] = {
     [RATES_PRODUCT] = "product",
@@ -34,7 +34,7 @@ static const char *const typed_names[RATES_NTYPED] = {
 };
 static const char *const plain_names[RATES_NPLAIN] = {
     [RATES_ADAMW] = "adamw",     [RATES_SQUARES] = "squares", [RATES_MEMORY] = "memory", [RATES_LINK] = "link",
-    [RATES_NETWORK] = "network", [RATES_CALLS] = "calls",     [RATES_HOPS] = "hops",
+    [RATES_NETWORK] = "network", [RATES_CALLS] = "calls",     [RATES_HOPS] = "hops",     [RATES_DISK] = "disk",
 };
 static const char *const dtype_names[] = { [KERN_F32] = "fp32", [KERN_BF16] = "bf16" };
 

@@ -100,3 +100,8 @@ double links_spread(const struct job *job, const struct rates *rates, double nby
         return nbytes / rates->plain[RATES_LINK];
     return nbytes * (rates->cores ? job_nsharing(job) : 1) / rates->plain[RATES_NETWORK];
 }
+
+double links_disk(const struct job *job, const struct rates *rates, double nbytes)
+{
+    return nbytes * local_of(job, job->nranks) / rates->plain[RATES_DISK];
+}

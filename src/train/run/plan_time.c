@@ -2,7 +2,7 @@
 /* A step is the waves of its packets, then the norm and the optimizer. A wave lasts as long as its slowest rank, and a
  * rank as long as its computation and what communication adds. Where ranks compute on the processors that they also
  * communicate with, copies and sums take time from the computation. overlap.h says how much of the waiting for links
- * is hidden. */
+ * is hidden. Files of fsdp.offload are read and written at the rate of the disk. */
 #include "run/plan_time.h"
 
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "price/paper.h"
 #include "rank/device.h"
 #include "rank/gather.h"
+#include "rank/grad_file.h"
 #include "run/plan_links.h"
 #include "run/step.h"
 
@@ -112,6 +113,12 @@ static int run_on_paper(struct timing *t, const struct step_plan *plan, const st
     return rc;
 }
 
+/* A gather that reads parameters from their file (fsdp.offload_params). */
+static double from_disk(const struct timing *t, double nbytes)
+{
+    return job_offloads_params(t->job) ? links_disk(t->job, t->rates, nbytes) : 0;
+}
+
 /* Seconds of a micro-batch, the first or the last of its packet. */
 static void price_micro(struct timing *t, bool first, bool last, struct overlap *out)
 {
@@ -120,12 +127,12 @@ static void price_micro(struct timing *t, bool first, bool last, struct overlap 
         const struct gather_use *g = &t->gathers[u];
         struct overlap_use *use = &t->uses[u];
         const bool ends = last && t->by_group;
-        const struct transfer gather =
-            links_gather(t->job, t->rates, (double)(first ? g->first_nbytes : g->later_nbytes), g->within);
+        const double nbytes = (double)(first ? g->first_nbytes : g->later_nbytes);
+        const struct transfer gather = links_gather(t->job, t->rates, nbytes, g->within);
         const double mine = (gather.busy + (ends ? t->folds[u] : 0)) / t->nthreads;
         use->after = g->after;
         use->ahead = g->ahead;
-        use->gather = gather.link;
+        use->gather = gather.link + from_disk(t, nbytes);
         use->exchange = ends ? use->exchange : 0;
         use->compute += mine;
         busy += mine;
@@ -158,6 +165,13 @@ static void share_cores(struct timing *t, double nbusy)
     t->nthreads = t->rates->cores && share < t->job->nthreads ? share : t->job->nthreads;
 }
 
+/* Sums of gradients that pass `times` between memory and their file (fsdp.offload_gradients). The rank waits. */
+static double sums_on_disk(const struct timing *t, double times)
+{
+    const struct job *job = t->job;
+    return job->offload.gradients ? links_disk(job, t->rates, times * (double)grad_file_disk_nbytes(&job->layout)) : 0;
+}
+
 static int price_wave(struct timing *t, const struct step_plan *plan, size_t first, uint64_t step, struct overlap *sum,
                       struct fsdpck_error *err)
 {
@@ -177,15 +191,28 @@ static int price_wave(struct timing *t, const struct step_plan *plan, size_t fir
         sum->exposed += micro.exposed;
     }
     const struct transfer sums = links_exchange(t->job, t->rates, (double)l->ntrained, npackets);
-    const double exchange = t->by_group ? 0 : sums.busy + sums.link,
+    const double exchange = (t->by_group ? 0 : sums.busy + sums.link) + sums_on_disk(t, first == 0 ? 1 : 2),
                  zeroed = 4 * (double)(l->grads_take_turns ? l->grad_nelem + l->ntrained : l->grad_nelem);
     sum->seconds += exchange + zeroed / t->rates->plain[RATES_MEMORY];
     sum->exposed += exchange;
     return rc;
 }
 
-/* The norm and AdamW of a rank's rows, and their way to other replicas. */
-static void price_update(struct timing *t, struct overlap *sum)
+/* Seconds that the optimizer state on a disk adds to an update of so many. As many chunks as there are buffers are read
+ * and written while the model computes. */
+static double state_on_disk(const struct timing *t, double computed, double update)
+{
+    const struct offload_sizes *o = &t->job->offload;
+    if (!o->step_nbytes || o->in_memory)
+        return 0;
+    const double all = links_disk(t->job, t->rates, 2 * (double)o->step_nbytes),
+                 behind = all * (double)(o->nbuffers < o->nchunks ? o->nbuffers : o->nchunks) / (double)o->nchunks,
+                 left = all - (behind < computed ? behind : computed);
+    return left > update ? left - update : 0;
+}
+
+/* The norm and AdamW of a rank's rows, and their way to other replicas. computed: seconds of the step before. */
+static void price_update(struct timing *t, double computed, struct overlap *sum)
 {
     const struct layout *l = &t->job->layout;
     const struct kern_rows rows = { .x.dtype = KERN_F32, .nrow = l->own_nelem, .ncol = 1 };
@@ -196,8 +223,10 @@ static void price_update(struct timing *t, struct overlap *sum)
     t->paper.work = (struct work){ 0 };
     t->paper.ops.sum_squares(NULL, NULL, &rows, 1);
     t->paper.ops.adamw(NULL, &adamw);
-    sum->seconds += seconds_of(t, &t->paper.work) + spread;
-    sum->exposed += spread;
+    const double update = seconds_of(t, &t->paper.work),
+                 waits = state_on_disk(t, computed, update) + sums_on_disk(t, 1) + spread;
+    sum->seconds += update + waits;
+    sum->exposed += waits;
 }
 
 static int price_steps(struct timing *t, struct overlap *sum, uint64_t *nsteps, struct fsdpck_error *err)
@@ -206,6 +235,7 @@ static int price_steps(struct timing *t, struct overlap *sum, uint64_t *nsteps, 
     int rc = 0;
     for (*nsteps = 0; *nsteps < t->job->nsteps && nmicros < MOST_MICROS && !rc; (*nsteps)++) {
         struct step_plan plan;
+        const double before = sum->seconds;
         const size_t wave = t->job->config->train.accumulation * t->job->nranks;
         rc = data_step(t->job->data, t->job->config, *nsteps, &plan, err);
         for (size_t first = 0; !rc && first < plan.nmicros; first += wave)
@@ -214,7 +244,7 @@ static int price_steps(struct timing *t, struct overlap *sum, uint64_t *nsteps, 
         nmicros += rc ? 0 : plan.nmicros;
         step_plan_free(&plan);
         if (!rc)
-            price_update(t, sum);
+            price_update(t, sum->seconds - before, sum);
     }
     return rc;
 }

@@ -267,5 +267,5 @@ int search_rates(const struct train_options *opt, struct rates *out, struct fsdp
         return err->code;
     }
     int rc = rates_get(opt, out, &known, err);
-    return rc || known ? rc : rates_measure(out, err);
+    return rc || known ? rc : rates_measure(NULL, out, err);
 }
