@@ -50,9 +50,9 @@ struct cpu_simd {
     void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index,
                     int64_t n);
 
-    /* For bf16 rows (nrow, n) at pitch. dot_rows: y[row] = row · x. sum_scaled_rows: y (n) = Σ factors[row] · row. */
+    /* For bf16 rows (nrow, n) at pitch. dot_rows: y[row] = row · x. add_scaled_rows: y (n) += Σ factors[row] · row. */
     void (*dot_rows)(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);
-    void (*sum_scaled_rows)(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
+    void (*add_scaled_rows)(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
 
     /* Value of each code times the scale, as bf16: of E4M3 codes, and of codes first … first+n-1 of nibbles, the low
      * one of a byte first. */

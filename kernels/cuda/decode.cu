@@ -313,6 +313,7 @@ bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
                       "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is "
                       "not positive") &&
            cuda_check(stream, a->head_dim <= MAX_DIM, "attention_one: heads of more than 256 features") &&
+           cuda_check(stream, !a->pages.list, "attention_one: keys in pages, which only the CPU reads") &&
            cuda_has_scratch(stream);
 }
 

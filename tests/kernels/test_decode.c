@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct part {
     struct matrix w, b, bias, add, y;
@@ -149,6 +150,42 @@ static void attention_reference(const struct shape *s, const struct matrix *q, c
     must_free(p);
 }
 
+/* Rows first … first + m->nrow - 1 of pages with nrow rows each. Page i is the i-th from the end, so that the order in
+ * memory is another one. */
+static void put_pages(const struct matrix *m, int64_t nrow, int64_t first, void *const *list, size_t at)
+{
+    const size_t row = (size_t)(m->ncol * kern_dtype_bytes(m->dtype));
+    for (int64_t i = 0; i < m->nrow; i++)
+        memcpy((char *)list[(first + i) / nrow] + at + (size_t)((first + i) % nrow) * row,
+               (const char *)m->data + i * m->pitch * kern_dtype_bytes(m->dtype), row);
+}
+
+/* The same keys in pages give the same bits. */
+static void attention_pages(struct rig *rig, struct kern_attention_one a, const struct matrix *k,
+                            const struct matrix *v, const struct matrix *o, int64_t nrow, int64_t first)
+{
+    enum { PAGES = 2000 };
+    const size_t one = (size_t)(nrow * k->ncol * kern_dtype_bytes(k->dtype)),
+                 all = (size_t)((first + k->nrow + nrow - 1) / nrow);
+    struct matrix other = matrix_new(1, o->ncol, o->dtype);
+    void *list[PAGES];
+    char *memory = must_alloc(2 * one * all);
+    assert_true(all <= PAGES);
+    for (size_t i = 0; i < all; i++)
+        list[i] = memory + 2 * one * (all - 1 - i);
+    put_pages(k, nrow, first, list, one);
+    put_pages(v, nrow, first, list, 0);
+    a.pages = (struct kern_pages){ .list = list, .nrow = nrow, .first = first, .k_at = one, .v_at = 0 };
+    a.k = (struct kern_cmat){ NULL, k->ncol, k->dtype };
+    a.v = (struct kern_cmat){ NULL, v->ncol, v->dtype };
+    a.o = view(&other);
+    rig->ops->attention_one(rig->stream, &a);
+    check_stream(rig);
+    assert_memory_equal(other.data, o->data, (size_t)(o->ncol * kern_dtype_bytes(o->dtype)));
+    matrix_free(&other);
+    must_free(memory);
+}
+
 static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_o, bool in_place, bool with_sinks)
 {
     struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3),
@@ -159,12 +196,23 @@ static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_
     double *want = zeros(s.nhead * s.head_dim);
     const float scale = (float)(1 / sqrt((double)s.head_dim));
     attention_reference(&s, &q, &k, &v, with_sinks ? &sinks : NULL, (double)scale, want);
-    struct kern_attention_one a = { s.nkeys,   s.nhead,   s.nkv,     s.head_dim, scale,
-                                    cview(&q), cview(&k), cview(&v), view(&o),   { NULL, 0, KERN_F32 } };
+    struct kern_attention_one a = { .nkeys = s.nkeys,
+                                    .nhead = s.nhead,
+                                    .nkv = s.nkv,
+                                    .head_dim = s.head_dim,
+                                    .scale = scale,
+                                    .q = cview(&q),
+                                    .k = cview(&k),
+                                    .v = cview(&v),
+                                    .o = view(&o) };
     if (with_sinks)
         a.sinks = cview(&sinks);
     rig->ops->attention_one(rig->stream, &a);
     check_matrix(rig, &o, want, 1e-5, "o");
+    if (strcmp(rig->device->name, "cpu") == 0 && !in_place) {
+        attention_pages(rig, a, &k, &v, &o, 16, 0);
+        attention_pages(rig, a, &k, &v, &o, 7, 5);
+    }
     must_free(want);
     if (!in_place)
         matrix_free(&o);
@@ -193,6 +241,11 @@ static void refused(struct rig *rig)
     char message[KERN_MESSAGE_BYTES];
     struct kern_attention_one none = { .nkeys = 0, .nhead = 1, .nkv = 1, .head_dim = 2, .scale = 1 };
     rig->ops->attention_one(rig->stream, &none);
+    assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
+    struct kern_attention_one rowless = none;
+    rowless.nkeys = 1;
+    rowless.pages.list = (void *const[]){ &rowless };
+    rig->ops->attention_one(rig->stream, &rowless);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     struct kern_gemv negative = { .k = -1 };
     rig->ops->gemv(rig->stream, &negative);

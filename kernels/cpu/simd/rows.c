@@ -226,7 +226,7 @@ const struct cpu_simd SIMD_TABLE = {
     .adamw = adamw,
     .dropout = SIMD_DROPOUT,
     .dot_rows = SIMD_DOT_ROWS,
-    .sum_scaled_rows = SIMD_SUM_SCALED_ROWS,
+    .add_scaled_rows = SIMD_ADD_SCALED_ROWS,
     .scale_e4m3 = SIMD_SCALE_E4M3,
     .scale_nibbles = SIMD_SCALE_NIBBLES,
 };

@@ -53,11 +53,11 @@ void SIMD_DOT_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *x, i
 }
 
 /* Processes one or two vectors of columns at a time, so that the sums stay in registers over all rows. */
-void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n)
+void SIMD_ADD_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n)
 {
     int64_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
-        vf s0 = { 0 }, s1 = { 0 };
+        vf s0 = vload(y + i), s1 = vload(y + i + VL);
         for (int64_t row = 0; row < nrow; row++) {
             const uint16_t *at = w + row * pitch + i;
             s0 += widen(at) * factors[row];
@@ -68,7 +68,7 @@ void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const floa
     }
     for (; i < n; i += VL) {
         int64_t left = n - i < VL ? n - i : VL;
-        vf s = { 0 };
+        vf s = left == VL ? vload(y + i) : vload_tail(y + i, left, 0);
         for (int64_t row = 0; row < nrow; row++)
             s += widen_tail(w + row * pitch + i, left) * factors[row];
         if (left == VL)

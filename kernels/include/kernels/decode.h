@@ -36,15 +36,23 @@ struct kern_gemv {
 };
 typedef void kern_gemv_fn(struct kern_stream *, const struct kern_gemv *);
 
+/* Keys and values that lie in pages of nrow rows each: row i is row (first + i) % nrow of page (first + i) / nrow. */
+struct kern_pages {
+    void *const *list; /* where the pages are, in host memory; borrowed during the call. NULL: there are none */
+    int64_t nrow, first;
+    size_t k_at, v_at; /* bytes from the start of a page to its keys, and to its values */
+};
+
 /* o = softmax(scale · q·Kᵀ)·V for one token. Query heads share key heads as in kern_attention. For a sliding window
  * the caller passes only the keys inside it. */
 struct kern_attention_one {
     int64_t nkeys, nhead, nkv, head_dim; /* nkeys ≥ 1, the token's own included */
     float scale;
-    struct kern_cmat q;     /* (nhead · head_dim), pitch ignored */
-    struct kern_cmat k, v;  /* (nkeys, nkv · head_dim) */
-    struct kern_mat o;      /* (nhead · head_dim), pitch ignored; may be q */
-    struct kern_cmat sinks; /* (nhead), as in kern_attention; data NULL: none */
+    struct kern_cmat q;      /* (nhead · head_dim), pitch ignored */
+    struct kern_cmat k, v;   /* (nkeys, nkv · head_dim); with pages, data is NULL */
+    struct kern_mat o;       /* (nhead · head_dim), pitch ignored; may be q */
+    struct kern_cmat sinks;  /* (nhead), as in kern_attention; data NULL: none */
+    struct kern_pages pages; /* the CPU only: the same bits as in one piece */
 };
 typedef void kern_attention_one_fn(struct kern_stream *, const struct kern_attention_one *);
 
