@@ -441,6 +441,15 @@ def tenants(s):
     wait_for(lambda: list((folder / "a/checkpoints").glob("step-*")), "the other is saved")
     for tenants, code in ((3, 400), ([{"name": "a", "lora": {"r": -1}}], 400), ([one, one], 400)):
         s.call("PUT", path, {"tenants": tenants}, code)
+    process = s.job(number)["pid"]
+    os.killpg(process, signal.SIGSTOP)  # it reads no word
+    s.post(f"/api/jobs/{number}/save")
+    kept = {p: p.read_bytes() for p in s.tmp.rglob(f"{number}.json")}
+    s.call("PUT", path, {"tenants": [one]}, 409)
+    check(kept and all(p.read_bytes() == text for p, text in kept.items()), "the config of a refused list", list(kept))
+    check([t["name"] for t in s.job(number)["config"]["tenants"]] == ["a", "b"], "the job's config is as before")
+    os.killpg(process, signal.SIGCONT)
+    wait_for(lambda: not (folder.parent / "control").exists(), "the word is read")
     s.call("PUT", path, {"tenants": [one, {"name": "c"}]})
     wait_for(lambda: at("c").get("step") and at("a")["state"] == "under way", "another comes")
     check([t["name"] for t in s.get(f"/api/jobs/{number}")["config"]["tenants"]] == ["a", "c"], "the job's config")

@@ -150,6 +150,8 @@ static struct MHD_Response *set_tenants(struct request *r, unsigned *status)
     json_t *job = running_job(r, &err);
     int rc = job ? with_tenants(job, json_object_get(r->json, "tenants"), &text, &err) : err.code;
     if (!rc)
+        rc = control_check(job_text(job, "output_dir"), &err);
+    if (!rc)
         rc = jobs_reconfigure(r->ui->sql, r->id, text, &err);
     if (!rc)
         rc = launch_write_config(r->ui, r->id, text, &err);
