@@ -264,10 +264,24 @@ def refusals(tmp):
         session.finish()
         refuses(lambda: server.post("session_heartbeat", session_id=session.id), 410, "has ended")
         refuses(lambda: model.optimize(), 404, "no model")
-    with serving(tmp / "other", "--api-key", "tml-secret", key="tml-guess") as server:
+    with serving(tmp / "other", "--api-key", "tml-secret", "--kv-cache", 4 * page_nbytes(), key="tml-guess") as server:
         refuses(server.session, 401, "another")
         server.key = "tml-secret"
-        server.session()
+        sampler = server.session().sampler()
+        # with the last, part page of the prompt once more
+        refuses(lambda: sampler.request([1] * 40, max_tokens=58, stop=[]), 400,
+                "a prompt of 40 tokens and 58 more may take " + mebibytes(5) + "; this server has " + mebibytes(4))
+        need(len(sampler.sample([1] * 40, max_tokens=57, stop=[])["sequences"][0]["tokens"]) == 57)
+        need(len(sampler.sample([1] * 40, stop=[])["sequences"][0]["tokens"]) == 3 * PAGE - 40)
+    try:
+        with serving(tmp / "other", "--kv-cache", page_nbytes()):
+            raise Different("a server with one page")
+    except AssertionError as e:
+        need("2 pages of 32 tokens are wanted" in str(e), e)
+
+
+def mebibytes(npages):
+    return f"{npages * page_nbytes() / 2**20:.1f} MiB"
 
 
 # ---- what is kept
@@ -486,17 +500,28 @@ def sampling(tmp):
         need(sampler.request(prompt, seq=1000, max_tokens=2) == request)
 
 
+PAGE = 32  # tokens of a page of keys and values
+
+
+def page_nbytes():
+    """Of the model of the tenants, in fp32."""
+    c = json.loads((TENANTS / "model/config.json").read_text())
+    head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    return PAGE * 2 * 4 * c["num_hidden_layers"] * c["num_key_value_heads"] * head_dim
+
+
 def together(tmp):
-    """Samples of several adapters at once, and many of one prompt, are those of each alone, to the bit."""
+    """Samples of several adapters at once, and many of one prompt, are those of each alone, to the bit; also where
+    pages of keys and values are few, so that samples wait for them. Prompts end in a page, or with it."""
     data = data_of()
-    prompts = [[148, 165, 216], [86, 264, 230, 5, 77], [1], [9] * 40]
+    prompts = [[148, 165, 216], [11] * PAGE, [3] * (PAGE - 3), [9] * 40]
 
     def one(job):
         sampler, prompt, n, seed = job
         out = sampler.sample(prompt, n, max_tokens=4 + seed % 9, seed=seed, stop=[], temperature=0.9)
         return [(s["tokens"], s["logprobs"].tobytes()) for s in out["sequences"]]
 
-    with serving(tmp / "state", "--ranks", 2) as server:
+    def adapted(server):
         session = server.session()
         samplers = [session.sampler()]
         for r in (2, 7, 16):
@@ -505,13 +530,22 @@ def together(tmp):
             server.wait(model.optimize(learning_rate=5e-2))
             samplers.append(model.snapshot())
         jobs = [(samplers[i % 4], prompts[i % 3 if i % 5 else 3], 1 + i % 3, i) for i in range(24)]
-        jobs.append((samplers[1], prompts[0], 21, 99))
+        return samplers, jobs + [(samplers[1], prompts[0], 21, 99), (samplers[2], prompts[3], 70, 98)]
+
+    def at_once(jobs):
+        with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+            need(list(pool.map(one, jobs)) == alone, "samples differ together and alone")
+
+    with serving(tmp / "few", "--ranks", 2, "--kv-cache", 4 * page_nbytes()) as server:
+        _, jobs = adapted(server)
         alone = [one(job) for job in jobs]
+        at_once(jobs)
+    with serving(tmp / "state", "--ranks", 2) as server:
+        samplers, jobs = adapted(server)
         for _ in range(3):
-            with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
-                need(list(pool.map(one, jobs)) == alone, "samples differ together and alone")
+            at_once(jobs)
         single = samplers[1].sample(prompts[0], 1, max_tokens=4, seed=99, stop=[], temperature=0.9)
-        need(single["sequences"][0]["tokens"] == alone[-1][0][0][:4], "the first of many is not the first")
+        need(single["sequences"][0]["tokens"] == alone[-2][0][0][:4], "the first of many is not the first")
 
 
 def families(tmp):

@@ -182,10 +182,10 @@ static const char *take_stop(struct service *s, const json_t *stop, struct sampl
 
 static const char *take_rule(struct service *s, const json_t *params, struct sampling *own, struct serve_sample *out)
 {
-    const int64_t room = s->facts.context - (int64_t)out->nprompt, most = call_integer(params, "max_tokens", room),
+    const int64_t room = s->facts.cached - (int64_t)out->nprompt, most = call_integer(params, "max_tokens", room),
                   k = call_integer(params, "top_k", -1);
     if (most < 1)
-        return "sampling_params.max_tokens: the context has no room for another token";
+        return "sampling_params.max_tokens: neither the context nor --kv-cache has room for another token";
     out->rule = (struct sample_rule){ .max_new_tokens = (uint64_t)most,
                                       .temperature = call_number(params, "temperature", 1),
                                       .top_p = call_number(params, "top_p", 1),

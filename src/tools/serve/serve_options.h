@@ -16,6 +16,7 @@ struct service_options {
     uint32_t port, nranks, nthreads, seq_len, max_rank;
     uint32_t session_timeout; /* seconds without a sign of life after which a session ends */
     bool recompute;
+    uint64_t kv_nbytes; /* of keys and values; 0: by the memory */
 };
 
 #endif

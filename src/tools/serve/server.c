@@ -60,6 +60,7 @@ static int open_engine(struct service *s, const struct fsdpck_options *fs, struc
                                           .seq_len = opt->seq_len,
                                           .max_rank = opt->max_rank,
                                           .recompute = opt->recompute,
+                                          .kv_nbytes = opt->kv_nbytes,
                                           .fs = *fs };
     int rc = sample_rule_read(opt->model, fs, &s->rule, err);
     if (!rc)
@@ -104,11 +105,11 @@ static void close_all(struct service *s)
 static void say_start(const struct service *s)
 {
     printf("fsdptrain serve: %s, %.2f GiB, %u rank%s of %u thread%s, sequences of up to %lld tokens, adapters of rank "
-           "up to %lld\n"
+           "up to %lld, %.2f GiB for keys and values\n"
            "fsdptrain serve: http://%s (TINKER_BASE_URL), state in %s\n",
            s->name, (double)s->facts.base_nbytes / 1073741824.0, s->facts.nranks, fsdpck_plural(s->facts.nranks),
            s->facts.nthreads, fsdpck_plural(s->facts.nthreads), (long long)s->facts.seq_len,
-           (long long)s->facts.max_rank, s->address, s->store.dir);
+           (long long)s->facts.max_rank, (double)s->facts.kv_nbytes / 1073741824.0, s->address, s->store.dir);
     fflush(stdout);
 }
 

@@ -20,13 +20,13 @@ static void alloc_all(struct decode *d, struct bump *v)
     const enum kern_dtype act = d->c.widest;
     int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l),
             bounds[2] = { 0, n };
-    for (int64_t i = 0; i < m->nlayer; i++) {
-        const enum kern_dtype cached = layout_dtype(d->c.l, (uint32_t)i + 1);
-        void *k = bump_acts(v, cached, d->most * nkv), *values = bump_acts(v, cached, d->most * nkv);
-        if (v->base) {
-            d->k[i] = k;
-            d->v[i] = values;
-        }
+    if (d->kv.pool) {
+        d->k = bump_acts(v, act, n * nkv);
+        d->v = bump_acts(v, act, n * nkv);
+    } else {
+        void *piece = bump_alloc(v, kv_layout(&d->c, d->most, d->k_at, d->v_at));
+        if (d->kv.list)
+            d->kv.list[0] = piece;
     }
     d->x = bump_acts(v, act, n * m->hidden);
     d->x2 = bump_acts(v, act, n * m->hidden);
@@ -47,8 +47,10 @@ static void alloc_all(struct decode *d, struct bump *v)
     compute_alloc_pairs(&d->c, v, false);
     compute_alloc_dora(&d->c, v, n, false);
     d->c.s_embed = bump_acts(v, act, n * d->c.l->embed.r);
-    d->c.cosines = bump_floats(v, d->most * m->rope.dim / 2);
-    d->c.sines = bump_floats(v, d->most * m->rope.dim / 2);
+    if (!d->kv.pool) {
+        d->c.cosines = bump_floats(v, d->most * m->rope.dim / 2);
+        d->c.sines = bump_floats(v, d->most * m->rope.dim / 2);
+    }
     d->c.on.ids = bump_ints(v, n);
     d->c.on.positions = bump_ints(v, n);
     const struct kern_attention_shape shape = { .ntok = n,
@@ -105,15 +107,27 @@ static int allocate_at(struct decode *d, struct kern_location location, void (*c
     return 0;
 }
 
+static int make_lists(struct decode *d, struct fsdpck_error *err)
+{
+    const struct model *m = d->c.m;
+    const size_t n = (size_t)m->nlayer;
+    d->routed.starts = calloc((size_t)m->nexperts + 1, sizeof *d->routed.starts);
+    if (!d->kv.pool) {
+        d->k_at = calloc(n, sizeof *d->k_at);
+        d->v_at = calloc(n, sizeof *d->v_at);
+        d->kv.list = calloc(1, sizeof *d->kv.list);
+        d->kv.n = d->kv.capacity = 1;
+    }
+    return d->routed.starts && (d->kv.pool || (d->k_at && d->v_at && d->kv.list))
+               ? 0
+               : fsdpck_error_nomem(err, n * sizeof *d->k_at);
+}
+
 static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
 {
     const struct kern_location own = { .kind = KERN_MEMORY_DEVICE, .index = d->c.index, .huge_pages = true },
                                pinned = { .kind = KERN_MEMORY_PINNED, .index = d->c.index };
-    const struct model *m = d->c.m;
-    d->k = calloc((size_t)m->nlayer, sizeof *d->k);
-    d->v = calloc((size_t)m->nlayer, sizeof *d->v);
-    d->routed.starts = calloc((size_t)m->nexperts + 1, sizeof *d->routed.starts);
-    int rc = d->k && d->v && d->routed.starts ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
+    int rc = make_lists(d, err);
     if (!rc && memory) {
         struct bump v = { .base = memory };
         alloc_all(d, &v);
@@ -122,17 +136,23 @@ static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
     }
     if (!rc)
         rc = allocate_at(d, pinned, alloc_host, &d->host, err);
-    return rc ? rc : compute_send_rope_tables(&d->c, d->most, err);
+    if (rc || d->kv.pool)
+        return rc;
+    return compute_send_rope_tables(&d->c, d->most, err);
 }
 
-int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out,
-               struct fsdpck_error *err)
+/* pool NULL: the cache is one piece. */
+static int make(const struct compute *from, int64_t prompt, int64_t most, struct kv_pool *pool, void *memory,
+                struct decode **out, struct fsdpck_error *err)
 {
     struct decode *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d)
         return fsdpck_error_nomem(err, sizeof *d);
     view(d, from, prompt, most);
+    d->kv = (struct kv){ .pool = pool, .nrow = pool ? KV_PAGE : d->most };
+    if (pool)
+        kv_pool_tables(pool, &d->c.cosines, &d->c.sines);
     int rc = allocate(d, memory, err);
     if (rc)
         decode_free(d);
@@ -141,39 +161,49 @@ int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *m
     return rc;
 }
 
+int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out,
+               struct fsdpck_error *err)
+{
+    return make(from, prompt, most, NULL, memory, out, err);
+}
+
+int decode_new_paged(const struct compute *from, int64_t prompt, struct kv_pool *pool, struct decode **out,
+                     struct fsdpck_error *err)
+{
+    return make(from, prompt, kv_pool_most(pool), pool, NULL, out, err);
+}
+
 void decode_free(struct decode *d)
 {
     if (!d)
         return;
     d->c.device->memory->free(&d->memory);
     d->c.device->memory->free(&d->host);
-    free(d->k);
-    free(d->v);
+    kv_free(&d->kv);
+    free(d->k_at);
+    free(d->v_at);
     free(d->routed.starts);
     free(d);
 }
 
-int decode_copy(struct decode *to, const struct decode *from, struct fsdpck_error *err)
+int decode_go_on(struct decode *d, const struct kv *from, struct fsdpck_error *err)
 {
-    const struct compute *c = &to->c;
-    for (int64_t i = 0; i < c->m->nlayer; i++) {
-        const size_t row =
-            (size_t)(c->m->nkv * c->m->head_dim) * (size_t)kern_dtype_bytes(layout_dtype(c->l, (uint32_t)i + 1));
-        c->device->memory->copy(c->stream, to->k[i], from->k[i], (size_t)from->ntok * row);
-        c->device->memory->copy(c->stream, to->v[i], from->v[i], (size_t)from->ntok * row);
-    }
-    to->ntok = from->ntok;
-    return compute_sync(&to->c, err);
+    return kv_share(&d->kv, from, err);
+}
+
+const struct kv *decode_kv(const struct decode *d)
+{
+    return &d->kv;
 }
 
 int64_t decode_ntok(const struct decode *d)
 {
-    return d->ntok;
+    return d->kv.ntok;
 }
 
 void decode_rewind(struct decode *d, int64_t n)
 {
-    d->ntok = n < d->ntok ? n : d->ntok;
+    d->kv.ntok = n < d->kv.ntok ? n : d->kv.ntok;
 }
 
 /* Computes S of each layer's adapter in fp32: (Σ r), concatenated. */
@@ -237,7 +267,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
     decode_gemv(d, layers, n, x, add, y, &call);
     c->device->ops->gemv(c->stream, &call.g);
     for (int i = 0; i < n; i++) {
-        if (layers[i]->magnitude >= 0 && d->ntok == 0) /* otherwise the prompt has computed them */
+        if (layers[i]->magnitude >= 0 && d->kv.ntok == 0) /* otherwise the prompt has computed them */
             dora_norms(c, layers[i]);
         if (layers[i]->magnitude >= 0)
             dora_scale(c, layers[i], 0, kern_const(y[i]), call.bias[i], call.sum[i], y[i]);
@@ -257,48 +287,6 @@ void decode_turn(struct compute *c, void *x, int64_t nhead)
     c->device->ops->rope(c->stream, &rope);
 }
 
-/* A prompt has no past. A single token attends to the cache, including its own key, within the layer's window. */
-void decode_attend(struct decode *d, int64_t number)
-{
-    struct compute *c = &d->c;
-    const struct model *m = c->m;
-    const int64_t n = c->batch.ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, bounds[2] = { 0, n },
-                  window = m->window[number];
-    const float scale = (float)(1 / __builtin_sqrt((double)m->head_dim));
-    if (d->ntok == 0) {
-        const struct kern_attention a = { .shape = { .ntok = n,
-                                                     .nhead = m->nhead,
-                                                     .nkv = m->nkv,
-                                                     .head_dim = m->head_dim,
-                                                     .cu_seqlens = bounds,
-                                                     .ndoc = 1,
-                                                     .window = window,
-                                                     .scale = scale,
-                                                     .table = c->batch.documents,
-                                                     .sinks = value_of(c, c->l->layers[number].sinks) },
-                                          .q = cmat(c, d->q, nq),
-                                          .k = cmat(c, d->k[number], nkv),
-                                          .v = cmat(c, d->v[number], nkv),
-                                          .o = mat(c, d->o, nq),
-                                          .scratch = c->attention };
-        c->device->ops->attention(c->stream, &a);
-        return;
-    }
-    int64_t first = window && d->ntok + 1 > window ? d->ntok + 1 - window : 0,
-            skipped = first * nkv * kern_dtype_bytes(c->dtype);
-    const struct kern_attention_one a = { .nkeys = d->ntok + 1 - first,
-                                          .nhead = m->nhead,
-                                          .nkv = m->nkv,
-                                          .head_dim = m->head_dim,
-                                          .scale = scale,
-                                          .q = cmat(c, d->q, nq),
-                                          .k = cmat(c, (char *)d->k[number] + skipped, nkv),
-                                          .v = cmat(c, (char *)d->v[number] + skipped, nkv),
-                                          .o = mat(c, d->o, nq),
-                                          .sinks = value_of(c, c->l->layers[number].sinks) };
-    c->device->ops->attention_one(c->stream, &a);
-}
-
 static void run_mlp(struct decode *d, const struct layer *l)
 {
     struct compute *c = &d->c;
@@ -309,7 +297,7 @@ static void run_mlp(struct decode *d, const struct layer *l)
     linear(d, (const struct linear *[]){ &l->mlp.down }, 1, d->gate, d->x2, &x);
 }
 
-static void run_expert(struct decode *d, const struct layer *l, int64_t expert, int64_t first, int64_t n)
+void decode_expert(struct decode *d, const struct layer *l, int64_t expert, int64_t first, int64_t n)
 {
     struct compute *c = &d->c;
     const struct mlp *x = &l->experts[expert];
@@ -351,7 +339,7 @@ static void run_experts(struct decode *d, const struct layer *l)
     experts_route(&d->c, l, d->h, &d->routed);
     for (int64_t e = 0; e < l->nexperts; e++)
         if (starts[e + 1] > starts[e])
-            run_expert(d, l, e, starts[e], starts[e + 1] - starts[e]);
+            decode_expert(d, l, e, starts[e], starts[e + 1] - starts[e]);
     experts_sum(&d->c, &d->routed, l->shares ? d->x : d->x2, d->x);
 }
 
@@ -361,19 +349,18 @@ static void run_block(struct decode *d, int64_t number)
     const struct model *m = c->m;
     const struct layer *l = &c->l->layers[number];
     compute_go_over(c, (uint32_t)number, (uint32_t)number + 1, d->x, d->h);
-    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
-                  kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
-    void *k = (char *)d->k[number] + kept, *v = (char *)d->v[number] + kept;
-    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, k, nkv), mat(c, v, nkv) },
+    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    const struct decode_new_rows at = decode_new_rows(d, number);
+    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, at.k, nkv), mat(c, at.v, nkv) },
                           x2 = mat(c, d->x2, m->hidden);
     norm_forward(c, l->norm1, 1, m->hidden, d->x, d->h, NULL);
     linear(d, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3, d->h, NULL, qkv);
     if (m->qk_norm) {
         norm_forward(c, l->q_norm, m->nhead, m->head_dim, d->q, d->q, NULL);
-        norm_forward(c, l->k_norm, m->nkv, m->head_dim, k, k, NULL);
+        norm_forward(c, l->k_norm, m->nkv, m->head_dim, at.k, at.k, NULL);
     }
     decode_turn(c, d->q, m->nhead);
-    decode_turn(c, k, m->nkv);
+    decode_turn(c, at.k, m->nkv);
     decode_attend(d, number);
     linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
     norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
@@ -403,10 +390,10 @@ void decode_send(struct decode *d)
     struct compute *c = &d->c;
     const size_t n = (size_t)c->batch.ntok;
     for (size_t i = 0; i < n; i++)
-        c->batch.positions[i] = (int32_t)(d->ntok + (int64_t)i);
+        c->batch.positions[i] = (int32_t)(d->kv.ntok + (int64_t)i);
     c->device->memory->copy(c->stream, c->on.ids, c->batch.ids, n * sizeof *c->on.ids);
     c->device->memory->copy(c->stream, c->on.positions, c->batch.positions, n * sizeof *c->on.positions);
-    if (d->ntok > 0)
+    if (d->kv.ntok > 0)
         return;
     const int64_t bounds[2] = { 0, (int64_t)n };
     compute_send_documents(c, bounds, 1);
@@ -417,8 +404,11 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
 {
     struct compute *c = &d->c;
     const int64_t n = c->batch.ntok;
+    int rc = kv_extend(&d->kv, c, n, err);
+    if (rc)
+        return rc;
     decode_send(d);
-    int rc = compute_enter(hook, 0, err);
+    rc = compute_enter(hook, 0, err);
     if (!rc) {
         c->dtype = layout_dtype(c->l, 0);
         embed_forward(c, d->x);
@@ -438,7 +428,7 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
         compute_leave_end(c, hook);
         rc = compute_sync(c, err);
     }
-    d->ntok += rc ? 0 : n;
+    d->kv.ntok += rc ? 0 : n;
     *logits = d->seen;
     return rc;
 }
@@ -449,7 +439,7 @@ int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32
     if (n < 1 || n > d->room)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a prompt of %lld tokens; there is room for 1 to %lld",
                                 (long long)n, (long long)d->room);
-    d->ntok = 0;
+    kv_clear(&d->kv);
     d->c.batch.ntok = n;
     memcpy(d->c.batch.ids, ids, (size_t)n * sizeof *ids);
     return run(d, hook, logits, err);
@@ -458,9 +448,9 @@ int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32
 int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits,
                  struct fsdpck_error *err)
 {
-    if (d->ntok < 1 || d->ntok >= d->most)
+    if (d->kv.ntok < 1 || d->kv.ntok >= d->most)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "token %lld after a prompt; there is room for %lld",
-                                (long long)d->ntok + 1, (long long)d->most);
+                                (long long)d->kv.ntok + 1, (long long)d->most);
     d->c.batch.ntok = 1;
     d->c.batch.ids[0] = id;
     return run(d, hook, logits, err);

@@ -7,12 +7,15 @@
 
 #include "model/compute_impl.h"
 #include "model/decode.h"
+#include "model/kv.h"
 
 struct decode {
     struct compute c;                /* a private view: parameters and stream of `from`, activations of this struct */
     struct kern_buffer memory, host; /* device memory; pinned memory for copies to and from the device */
-    int64_t room, most, ntok;        /* capacity for a prompt; capacity in total; tokens in the cache */
-    void **k, **v;                   /* (nlayer): (most, nkv · head_dim) */
+    int64_t room, most;              /* capacity for a prompt; capacity in total */
+    struct kv kv;                    /* the cache; ntok: tokens in it */
+    size_t *k_at, *v_at;             /* (nlayer) where keys and values are in a page; of a pool: NULL */
+    void *k, *v;                     /* of a pool: (room, nkv · head_dim) of the prompt in one layer */
     void *x, *x2, *h;                /* (room, hidden) */
     void *q, *o;                     /* (room, nhead · head_dim) */
     void *gate, *up;                 /* (room, inner), or of one expert */
@@ -32,11 +35,18 @@ struct decode_gemv {
 /* Prepares y[i] = x·Wᵀ + bias + adapter (+ add) of one token; computes S of the adapters. */
 void decode_gemv(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
                  const struct kern_mat *y, struct decode_gemv *out);
+/* Where the keys and the values of the batch's tokens in layer `number` are computed. */
+struct decode_new_rows {
+    void *k, *v;
+};
+struct decode_new_rows decode_new_rows(const struct decode *d, int64_t number);
 /* Sets positions, and copies the batch to where kernels read it. */
 void decode_send(struct decode *d);
 /* RoPE. */
 void decode_turn(struct compute *c, void *x, int64_t nhead);
 /* Attention of layer `number`, to the cache. */
 void decode_attend(struct decode *d, int64_t number);
+/* Rows [first, first + n) of the routing, which are those of an expert. */
+void decode_expert(struct decode *d, const struct layer *l, int64_t expert, int64_t first, int64_t n);
 
 #endif

@@ -28,22 +28,16 @@ static struct kern_mat row(const struct decode *d, void *data, int64_t n)
     return mat(&d->c, data, n);
 }
 
-/* The place of the new token in a cache. */
-static void *kept(const struct decode *d, void *cache)
-{
-    return (char *)cache + d->ntok * d->c.m->nkv * d->c.m->head_dim * kern_dtype_bytes(d->c.dtype);
-}
-
 static struct stage stage_qkv(const struct decode *d, int64_t number)
 {
     const struct model *m = d->c.m;
     const struct layer *l = &d->c.l->layers[number];
     const int64_t nkv = m->nkv * m->head_dim;
+    const struct decode_new_rows at = decode_new_rows(d, number);
     return (struct stage){ .layers = { &l->q, &l->k, &l->v },
                            .n = 3,
                            .x = d->h,
-                           .y = { row(d, d->q, m->nhead * m->head_dim), row(d, kept(d, d->k[number]), nkv),
-                                  row(d, kept(d, d->v[number]), nkv) } };
+                           .y = { row(d, d->q, m->nhead * m->head_dim), row(d, at.k, nkv), row(d, at.v, nkv) } };
 }
 
 static struct stage stage_o(const struct decode *d, int64_t number)
@@ -105,7 +99,7 @@ static void run_block(const struct many *m, int64_t number)
         EACH(m, d)
         {
             const struct layer *l = &d->c.l->layers[number];
-            void *k = kept(d, d->k[number]);
+            void *k = decode_new_rows(d, number).k;
             if (d->c.m->qk_norm) {
                 norm_forward(&d->c, l->q_norm, d->c.m->nhead, d->c.m->head_dim, d->q, d->q, NULL);
                 norm_forward(&d->c, l->k_norm, d->c.m->nkv, d->c.m->head_dim, k, k, NULL);
@@ -178,14 +172,18 @@ int decode_tokens(struct decode *const *all, size_t n, const int32_t *ids, const
     struct many m = { .all = all, .n = n };
     bool plain = n > 1;
     for (size_t i = 0; i < n && plain; i++)
-        plain = is_plain(&all[i]->c) && all[i]->ntok >= 1 && all[i]->ntok < all[i]->most;
+        plain = is_plain(&all[i]->c) && all[i]->kv.ntok >= 1 && all[i]->kv.ntok < all[i]->most;
     if (!plain)
         return one_by_one(all, n, ids, logits, err);
     m.calls = calloc(n, sizeof *m.calls);
     m.list = calloc(n, sizeof *m.list);
-    int rc = m.calls && m.list ? run(&m, ids, err) : fsdpck_error_nomem(err, n * sizeof *m.calls);
+    int rc = m.calls && m.list ? 0 : fsdpck_error_nomem(err, n * sizeof *m.calls);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = kv_extend(&all[i]->kv, &all[i]->c, 1, err);
+    if (!rc)
+        rc = run(&m, ids, err);
     for (size_t i = 0; i < n && !rc; i++) {
-        all[i]->ntok++;
+        all[i]->kv.ntok++;
         logits[i] = all[i]->seen;
     }
     free(m.calls);

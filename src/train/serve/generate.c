@@ -101,51 +101,62 @@ static int read_tops(const struct serve *s, struct decode *d, struct serve_sampl
     return rc;
 }
 
-/* The first unit of a task scores the prompt. */
-static int read_prompt(struct lane *lane, struct decode *d, struct generate_unit *u, float *first)
+static int read_with(struct lane *lane, struct decode *d, struct serve_task *t, struct fsdpck_error *err)
 {
-    struct serve_sample *x = &u->t->sample;
+    struct serve_sample *x = &t->sample;
+    const size_t nbytes = (size_t)lane->s->job.model.nvocab * sizeof(float);
     const float *logits = NULL;
-    int rc = x->prompt_logprobs && u->number == 0 ? score_prompt(lane, u->t->adapter, x, &u->err) : 0;
-    if (!rc && x->prompt_top_k && u->number == 0)
-        rc = read_tops(lane->s, d, x, &logits, &u->err);
+    int rc = x->prompt_logprobs ? score_prompt(lane, t->adapter, x, err) : 0;
+    if (!rc && x->prompt_top_k)
+        rc = read_tops(lane->s, d, x, &logits, err);
     else if (!rc)
-        rc = decode_prompt(d, NULL, x->prompt, (int64_t)x->nprompt, &logits, &u->err);
+        rc = decode_prompt(d, NULL, x->prompt, (int64_t)x->nprompt, &logits, err);
+    if (!rc && !(x->read->logits = malloc(nbytes)))
+        rc = fsdpck_error_nomem(err, nbytes);
+    if (rc)
+        return rc;
+    memcpy(x->read->logits, logits, nbytes);
+    return kv_share(&x->read->kv, decode_kv(d), err);
+}
+
+/* Sets x->read, from which all samples of the task go on. */
+static int read_prompt(struct lane *lane, struct serve_task *t, struct fsdpck_error *err)
+{
+    struct compute *c;
+    struct decode *d = NULL;
+    int rc = adapter_compute(lane, t->adapter->held, &c, err);
     if (!rc)
-        memcpy(first, logits, (size_t)lane->s->job.model.nvocab * sizeof *first);
+        rc = decode_new_paged(c, (int64_t)t->sample.nprompt, lane->s->kv, &d, err);
+    if (!rc)
+        rc = read_with(lane, d, t, err);
+    decode_free(d);
+    if (!rc)
+        queue_end_prompt(t);
     return rc;
 }
 
 /* ---- Samples that go on together */
 
-enum { TOGETHER = 8 }; /* units of a lane */
+enum { TOGETHER = 64 }; /* samples of a lane */
 
-/* A sequence that grows. */
-struct growing {
+/* A sample under way, or a free place. */
+struct place {
+    struct generate_unit u; /* u.t NULL: free */
     struct decode *decode;
     const float *logits; /* of the next token */
-    uint32_t number;     /* of the sample in its task */
     bool ended;
 };
 
-/* A unit under way, or a free place. */
-struct place {
-    struct generate_unit u; /* u.t NULL: free */
-    struct growing all[GENERATE_SAMPLES];
-    uint32_t n;
-};
-
-/* The sequences that a lane generates together. */
+/* The samples that a lane generates together. */
 struct group {
     struct lane *lane;
     struct place places[TOGETHER];
-    /* Scratch: of the sequences that go on. */
+    /* Scratch: of the samples that go on. */
     size_t n;
-    struct decode *decodes[TOGETHER * GENERATE_SAMPLES];
-    int32_t ids[TOGETHER * GENERATE_SAMPLES];
-    const float *logits[TOGETHER * GENERATE_SAMPLES];
-    struct growing *growing[TOGETHER * GENERATE_SAMPLES];
-    struct place *place[TOGETHER * GENERATE_SAMPLES];
+    struct decode *decodes[TOGETHER];
+    int32_t ids[TOGETHER];
+    const float *logits[TOGETHER];
+    struct place *live[TOGETHER];
 };
 
 static int make_room(const struct serve_sample *x, struct serve_sampled *one, struct fsdpck_error *err)
@@ -160,81 +171,71 @@ static int make_room(const struct serve_sample *x, struct serve_sampled *one, st
                : fsdpck_error_nomem(err, most * sizeof *one->ids);
 }
 
-/* From g->logits. */
-static void add_token(struct lane *lane, struct generate_unit *u, struct growing *g)
+static struct serve_sampled *sample_of(const struct place *p)
 {
-    const struct serve_sample *x = &u->t->sample;
+    return &p->u.t->sample.samples[p->u.number];
+}
+
+/* From p->logits. */
+static void add_token(struct lane *lane, struct place *p)
+{
+    const struct serve_sample *x = &p->u.t->sample;
     const int64_t nvocab = lane->s->job.model.nvocab;
-    struct serve_sampled *one = &x->samples[g->number];
-    const double whole = log_sum(g->logits, nvocab);
+    const uint32_t number = (uint32_t)p->u.number;
+    struct serve_sampled *one = sample_of(p);
+    const double whole = log_sum(p->logits, nvocab);
     const size_t at = one->n, k = x->top_k;
     uint32_t id;
-    g->ended = choose_token(lane->choose, &x->rule, g->logits, g->number, at, &id, &u->err) != 0;
-    if (g->ended)
+    p->ended = choose_token(lane->choose, &x->rule, p->logits, number, at, &id, &p->u.err) != 0;
+    if (p->ended)
         return;
     one->ids[at] = (int32_t)id;
-    one->logprobs[at] = (float)((double)g->logits[id] - whole);
+    one->logprobs[at] = (float)((double)p->logits[id] - whole);
     if (k)
-        find_top(g->logits, nvocab, whole, (uint32_t)k, one->top_ids + at * k, one->top_logprobs + at * k);
+        find_top(p->logits, nvocab, whole, (uint32_t)k, one->top_ids + at * k, one->top_logprobs + at * k);
     one->n++;
-    one->stopped = choose_is_stop(&x->rule, id) || (x->ends && x->ends(x->ctx, g->number, one->ids, one->n));
-    g->ended = one->stopped || one->n == x->rule.max_new_tokens;
+    one->stopped = choose_is_stop(&x->rule, id) || (x->ends && x->ends(x->ctx, number, one->ids, one->n));
+    p->ended = one->stopped || one->n == x->rule.max_new_tokens;
 }
 
-static uint32_t nsamples_of(const struct generate_unit *u)
-{
-    const size_t first = u->number * GENERATE_SAMPLES, left = u->t->sample.nsamples - first;
-    return (uint32_t)(left < GENERATE_SAMPLES ? left : GENERATE_SAMPLES);
-}
-
-/* The first sample reads the prompt; the others begin with copies of its cache. */
-static int begin_sample(struct lane *lane, struct place *p, uint32_t i, const struct compute *c, float *logits)
+static int begin_sample(struct lane *lane, struct place *p)
 {
     struct serve_sample *x = &p->u.t->sample;
-    struct growing *g = &p->all[i];
-    const int64_t nprompt = (int64_t)x->nprompt, most = nprompt + (int64_t)x->rule.max_new_tokens;
-    g->number = (uint32_t)(p->u.number * GENERATE_SAMPLES) + i;
-    int rc = decode_new(c, i ? 1 : nprompt, most, NULL, &g->decode, &p->u.err);
+    struct compute *c;
+    int rc = p->u.number == 0 ? read_prompt(lane, p->u.t, &p->u.err) : x->read->err.code;
     if (!rc)
-        rc = make_room(x, &x->samples[g->number], &p->u.err);
+        rc = adapter_compute(lane, p->u.t->adapter->held, &c, &p->u.err);
     if (!rc)
-        rc = i ? decode_copy(g->decode, p->all[0].decode, &p->u.err) : read_prompt(lane, g->decode, &p->u, logits);
-    g->logits = logits;
+        rc = decode_new_paged(c, 1, lane->s->kv, &p->decode, &p->u.err);
     if (!rc)
-        add_token(lane, &p->u, g);
+        rc = decode_go_on(p->decode, &x->read->kv, &p->u.err);
+    if (!rc)
+        rc = make_room(x, sample_of(p), &p->u.err);
     return rc;
 }
 
 static void begin(struct group *group, const struct generate_unit *u)
 {
-    struct lane *lane = group->lane;
     struct place *p = group->places;
-    struct compute *c;
     while (p->u.t)
         p++;
-    *p = (struct place){ .u = *u, .n = nsamples_of(u) };
-    float *logits = malloc((size_t)lane->s->job.model.nvocab * sizeof *logits);
-    int rc = logits ? adapter_compute(lane, u->t->adapter->held, &c, &p->u.err)
-                    : fsdpck_error_nomem(&p->u.err, (size_t)lane->s->job.model.nvocab * sizeof *logits);
-    for (uint32_t i = 0; i < p->n && !rc; i++)
-        rc = begin_sample(lane, p, i, c, logits);
-    free(logits);
+    *p = (struct place){ .u = *u, .logits = NULL };
+    p->ended = begin_sample(group->lane, p) != 0;
+    p->logits = u->t->sample.read->logits;
+    if (!p->ended)
+        add_token(group->lane, p);
 }
 
 static void list_live(struct group *group)
 {
     group->n = 0;
     for (struct place *p = group->places; p < group->places + TOGETHER; p++) {
-        for (uint32_t i = 0; p->u.t && !p->u.err.code && i < p->n; i++) {
-            struct growing *g = &p->all[i];
-            const struct serve_sampled *one = &p->u.t->sample.samples[g->number];
-            if (g->ended)
-                continue;
-            group->decodes[group->n] = g->decode;
-            group->ids[group->n] = one->ids[one->n - 1];
-            group->growing[group->n] = g;
-            group->place[group->n++] = p;
-        }
+        if (!p->u.t || p->ended || p->u.err.code)
+            continue;
+        const struct serve_sampled *one = sample_of(p);
+        group->decodes[group->n] = p->decode;
+        group->ids[group->n] = one->ids[one->n - 1];
+        group->live[group->n++] = p;
     }
 }
 
@@ -245,36 +246,27 @@ static void advance(struct group *group)
     list_live(group);
     const int rc = group->n ? decode_tokens(group->decodes, group->n, group->ids, group->logits, &err) : 0;
     for (size_t k = 0; k < group->n; k++) {
-        struct growing *g = group->growing[k];
-        g->logits = group->logits[k];
+        struct place *p = group->live[k];
+        p->logits = group->logits[k];
         if (rc)
-            group->place[k]->u.err = err;
+            p->u.err = err;
         else
-            add_token(group->lane, &group->place[k]->u, g);
+            add_token(group->lane, p);
     }
 }
 
-static bool has_ended(const struct place *p)
-{
-    bool ended = true;
-    for (uint32_t i = 0; i < p->n; i++)
-        ended &= p->all[i].ended;
-    return ended || p->u.err.code;
-}
-
-/* Gives back the units that have ended. Returns the number of the others. */
+/* Gives back the samples that have ended, and their pages first. Returns the number of the others. */
 static size_t end(struct group *group)
 {
     size_t left = 0;
     for (struct place *p = group->places; p < group->places + TOGETHER; p++) {
         if (!p->u.t)
             continue;
-        if (!has_ended(p)) {
+        if (!p->ended && !p->u.err.code) {
             left++;
             continue;
         }
-        for (uint32_t i = 0; i < p->n; i++)
-            decode_free(p->all[i].decode);
+        decode_free(p->decode);
         queue_end_sample(group->lane, &p->u);
         p->u.t = NULL;
     }
@@ -291,8 +283,38 @@ int generate_plan(struct serve_task *t)
 {
     struct serve_sample *x = &t->sample;
     x->samples = calloc(x->nsamples, sizeof *x->samples);
-    t->nunits = (x->nsamples + GENERATE_SAMPLES - 1) / GENERATE_SAMPLES;
-    return x->samples ? 0 : fsdpck_error_nomem(&t->err, x->nsamples * sizeof *x->samples);
+    x->read = calloc(1, sizeof *x->read);
+    t->nunits = x->nsamples;
+    if (x->samples && x->read)
+        return 0;
+    free(x->read);
+    x->read = NULL;
+    return fsdpck_error_nomem(&t->err, x->nsamples * sizeof *x->samples);
+}
+
+void generate_drop(struct serve *s, struct serve_task *t)
+{
+    struct serve_read *read = t->sample.read;
+    if (read) {
+        kv_free(&read->kv);
+        free(read->logits);
+    }
+    free(read);
+    t->sample.read = NULL;
+    if (t->nbegun)
+        kv_pool_release(s->kv, generate_prompt_npages(&t->sample));
+}
+
+size_t generate_prompt_npages(const struct serve_sample *x)
+{
+    return kv_pages((int64_t)x->nprompt);
+}
+
+/* Its own pages: from the prompt's last one, if that is a part, on. The last token of a sample is not read. */
+size_t generate_sample_npages(const struct serve_sample *x)
+{
+    const int64_t most = (int64_t)x->nprompt + (int64_t)x->rule.max_new_tokens - 1;
+    return kv_pages(most) - x->nprompt / KV_PAGE;
 }
 
 void generate_run(struct lane *lane, const struct generate_unit *first)

@@ -84,6 +84,19 @@ static int check_pass(const struct serve *s, const struct serve_pass *x, struct 
     return rc;
 }
 
+static int check_pages(const struct serve *s, const struct serve_sample *x, struct fsdpck_error *err)
+{
+    const size_t npages = generate_prompt_npages(x) + generate_sample_npages(x), all = kv_pool_npages(s->kv);
+    const double page = (double)kv_pool_page_nbytes(s->kv) / 1048576.0;
+    if (npages <= all)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                            "the keys and values of a prompt of %zu tokens and %llu more may take %.1f MiB; this "
+                            "server has %.1f MiB for them (--kv-cache)",
+                            x->nprompt, (unsigned long long)x->rule.max_new_tokens, (double)npages * page,
+                            (double)all * page);
+}
+
 static int check_sample(const struct serve *s, const struct serve_sample *x, struct fsdpck_error *err)
 {
     const int64_t context = s->job.model.max_position;
@@ -96,7 +109,9 @@ static int check_sample(const struct serve *s, const struct serve_sample *x, str
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
                               "a prompt of %zu tokens and %llu more; the model's context has %lld", x->nprompt,
                               (unsigned long long)x->rule.max_new_tokens, (long long)context);
-    return rc ? rc : sample_rule_check(&x->rule, err);
+    if (!rc)
+        rc = sample_rule_check(&x->rule, err);
+    return rc ? rc : check_pages(s, x, err);
 }
 
 int serve_check(const struct serve *s, const struct serve_task *t, struct fsdpck_error *err)

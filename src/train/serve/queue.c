@@ -2,6 +2,7 @@
 /* Tasks and the lanes that run them. Each adapter has a queue, in order. Passes and samples that follow each other run
  * at the same time, in units; any other task runs alone. A lane takes the next unit of the adapter that has been served
  * least. */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -101,15 +102,44 @@ static bool is_for_files(const struct serve_task *t)
     return !runs_in_units(t) && t->kind != SERVE_OPTIMIZE;
 }
 
-/* The task of the adapter that has a unit for the lane; NULL: none. */
+/* The mutex is held. The pages of another sample of the task; of the first one, with those of the prompt. */
+static size_t npages_of(const struct serve_task *t)
+{
+    return generate_sample_npages(&t->sample) + (t->nbegun ? 0 : generate_prompt_npages(&t->sample));
+}
+
+/* The mutex is held. A sample begins only when all pages that it may take are reserved: it can then always go on to its
+ * end. While a task waits for pages, no other prompt is read. Tasks whose prompts have been read go on: the last of
+ * these prompts found room beside the others for one of its samples, so that all of them end. */
+static bool may_begin(const struct serve *s, const struct serve_task *t)
+{
+    if (t->nbegun == t->nunits || t->kind != SERVE_SAMPLE)
+        return t->nbegun < t->nunits;
+    if (t->nbegun && !t->sample.read->done)
+        return false;
+    return !s->awaited || ((t == s->awaited || t->nbegun) && kv_pool_has(s->kv, npages_of(t)));
+}
+
+/* The mutex is held. The task of the adapter that has a unit for the lane; NULL: none. */
 static struct serve_task *ready_task(const struct serve_adapter *a, bool files)
 {
     struct serve_task *t = a->first;
-    while (t && runs_in_units(t) && t->nbegun == t->nunits)
+    while (t && runs_in_units(t) && !may_begin(a->s, t))
         t = t->next;
     if (!t || (t != a->first && !runs_in_units(t)) || t->nbegun == t->nunits)
         return NULL;
     return is_for_files(t) == files ? t : NULL;
+}
+
+/* The mutex is held. least_served() has found the pages. */
+static void begin_sample(struct serve_adapter *a, const struct serve_task *t, size_t number)
+{
+    const size_t npages = generate_sample_npages(&t->sample) + (number ? 0 : generate_prompt_npages(&t->sample));
+    const bool reserved = kv_pool_reserve(a->s->kv, npages);
+    assert(reserved);
+    (void)reserved;
+    a->served += number ? 0 : (double)t->sample.nprompt; /* and the new tokens at the end */
+    a->s->awaited = a->s->awaited == t ? NULL : a->s->awaited;
 }
 
 /* The mutex is held. Takes a unit of a task that is ready. */
@@ -119,21 +149,28 @@ static struct unit begin_unit(struct serve_adapter *a, struct serve_task *t)
     if (t->kind == SERVE_PASS)
         a->served += (double)pass_ntok(t, u.number);
     else if (t->kind == SERVE_SAMPLE)
-        a->served += (double)t->sample.nprompt; /* and the new tokens at the end */
+        begin_sample(a, t, u.number);
     if (t->kind == SERVE_PASS && t->pass.backward)
         u.ticket = a->tickets++;
     return u;
 }
 
-/* The mutex is held. Of those that have a task for the lane; NULL: none has. */
+/* The mutex is held. Of those that have a task for the lane; NULL: none has. One whose sample finds no pages is
+ * awaited, and the next one is tried. */
 static struct serve_adapter *least_served(const struct lane *lane)
 {
     const bool files = lane->number == lane->s->nranks;
-    struct serve_adapter *best = NULL;
-    for (struct serve_adapter *a = lane->s->adapters; a; a = a->next)
-        if ((!best || a->served < best->served) && ready_task(a, files))
-            best = a;
-    return best;
+    struct serve *s = lane->s;
+    for (;;) {
+        struct serve_adapter *best = NULL;
+        for (struct serve_adapter *a = s->adapters; a; a = a->next)
+            if ((!best || a->served < best->served) && ready_task(a, files))
+                best = a;
+        struct serve_task *t = best ? ready_task(best, files) : NULL;
+        if (!t || t->kind != SERVE_SAMPLE || kv_pool_has(s->kv, npages_of(t)))
+            return best;
+        s->awaited = t;
+    }
 }
 
 /* The mutex is held. */
@@ -226,6 +263,8 @@ static void finish(struct serve_task *t)
         for (size_t i = 0; i < t->pass.ndata; i++)
             t->pass.loss_sum += losses_sum(&t->pass, &t->pass.data[i]);
     }
+    if (t->kind == SERVE_SAMPLE)
+        generate_drop(t->adapter->s, t);
     pass_drop(t);
     t->done(t);
 }
@@ -249,7 +288,7 @@ static void end_unit(const struct unit *u, const struct fsdpck_error *err)
     drop_unused(a);
 }
 
-/* The mutex is held. The units of samples that wait, and that run. */
+/* The mutex is held. The samples that wait, and that run. */
 static size_t count_samples(const struct serve *s)
 {
     size_t n = 0;
@@ -287,31 +326,63 @@ bool queue_ends(struct serve *s)
     return ends;
 }
 
+/* The mutex is held. */
+static void end_prompt(struct serve_task *t, const struct fsdpck_error *err)
+{
+    if (err && !t->sample.read->done)
+        t->sample.read->err = *err;
+    t->sample.read->done = true;
+    pthread_cond_broadcast(&t->adapter->s->changed);
+}
+
+void queue_end_prompt(struct serve_task *t)
+{
+    pthread_mutex_lock(&t->adapter->s->mutex);
+    end_prompt(t, NULL);
+    pthread_mutex_unlock(&t->adapter->s->mutex);
+}
+
+/* The mutex is held, and is released. */
+static void end_sample(struct lane *lane, const struct generate_unit *u)
+{
+    struct serve_task *t = u->t;
+    kv_pool_release(lane->s->kv, generate_sample_npages(&t->sample));
+    t->adapter->served += (double)t->sample.samples[u->number].n;
+    lane->nsampling--;
+    if (u->number == 0)
+        end_prompt(t, &u->err);
+    end_unit(&(struct unit){ .t = t, .number = u->number }, &u->err);
+}
+
 void queue_end_sample(struct lane *lane, const struct generate_unit *u)
 {
-    const struct serve_sample *x = &u->t->sample;
-    size_t ntok = 0;
-    for (size_t i = u->number * GENERATE_SAMPLES; i < x->nsamples && i < (u->number + 1) * GENERATE_SAMPLES; i++)
-        ntok += x->samples[i].n;
     pthread_mutex_lock(&lane->s->mutex);
-    u->t->adapter->served += (double)ntok;
-    lane->nsampling--;
-    end_unit(&(struct unit){ .t = u->t, .number = u->number }, &u->err);
+    end_sample(lane, u);
+}
+
+/* The mutex is held, and is released. */
+static void run_sample(struct lane *lane, const struct unit *u)
+{
+    struct generate_unit g = { .t = u->t, .number = u->number };
+    lane->nsampling++;
+    if (!has_begun(u->t, &g.err)) {
+        end_sample(lane, &g);
+        return;
+    }
+    pthread_mutex_unlock(&lane->s->mutex);
+    generate_run(lane, &g);
 }
 
 /* The mutex is held, and is released. */
 static void run_unit(struct lane *lane, const struct unit *u)
 {
     struct fsdpck_error err = { 0 };
-    const bool samples = u->t->kind == SERVE_SAMPLE && has_begun(u->t, &err);
-    lane->nsampling += samples;
-    pthread_mutex_unlock(&lane->s->mutex);
-    if (samples) {
-        generate_run(lane, &(struct generate_unit){ .t = u->t, .number = u->number });
+    if (u->t->kind == SERVE_SAMPLE) {
+        run_sample(lane, u);
         return;
     }
-    if (!err.code)
-        run(lane, u, &err);
+    pthread_mutex_unlock(&lane->s->mutex);
+    run(lane, u, &err);
     pthread_mutex_lock(&lane->s->mutex);
     end_unit(u, &err);
 }

@@ -13,7 +13,7 @@
 #include "state/load.h"
 #include "state/sources.h"
 
-enum { SEQ_LEN = 2048, MAX_RANK = 64, PAGE_NBYTES = 4096 };
+enum { SEQ_LEN = 2048, MAX_RANK = 64, PAGE_NBYTES = 4096, LEAST_PAGES = 2 };
 
 /* ---- The base */
 
@@ -61,6 +61,7 @@ static int open_world(struct serve *s, struct fsdpck_error *err)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the base takes %.2f GiB, and %.2f are free",
                                 (double)base / 1073741824.0, (double)room / 1073741824.0);
     const size_t beside = (room - base) / 2 / PAGE_NBYTES * PAGE_NBYTES;
+    s->beside_nbytes = beside;
     sizes.value_nbytes = base + beside;
     if (!ranges_give(&s->ranges, base, beside))
         return fsdpck_error_nomem(err, beside);
@@ -132,6 +133,19 @@ static int take_activations(struct lane *lane, struct fsdpck_error *err)
     return fsdpck_error_set(
         err, FSDPCK_ERR_NOMEM, NULL, "activations of %llu tokens take %.2f GiB for a rank, which are not there: %s",
         (unsigned long long)lane->s->seq_len, (double)lane->s->activation_nbytes / 1073741824.0, message);
+}
+
+/* Of the thread for files, whose stream no rank uses. Unless told otherwise, a quarter of the memory that the base
+ * leaves. */
+static int open_kv(struct serve *s, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int rc = kv_pool_new(s->lanes[s->nranks].compute, nbytes ? nbytes : s->beside_nbytes / 2, s->job.model.max_position,
+                         &s->kv, err);
+    if (rc || kv_pool_npages(s->kv) >= LEAST_PAGES)
+        return rc;
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                            "%llu bytes for keys and values: %d pages of %d tokens are wanted, which take %zu bytes",
+                            (unsigned long long)nbytes, LEAST_PAGES, KV_PAGE, LEAST_PAGES * kv_pool_page_nbytes(s->kv));
 }
 
 /* Ranks load the base together. */
@@ -209,6 +223,8 @@ int serve_open(const struct serve_options *opt, struct serve **out, struct fsdpc
     if (!rc)
         rc = open_lanes(s, err);
     if (!rc)
+        rc = open_kv(s, opt->kv_nbytes, err);
+    if (!rc)
         rc = serve_adapter_new(s, true, &s->base, err);
     if (!rc)
         rc = adapter_begin_base(s, s->base, err);
@@ -250,6 +266,14 @@ static void stop_lanes(struct serve *s)
             pthread_join(s->lanes[i].thread, NULL);
 }
 
+/* Of samples whose prompts have been read, but which have not all begun. */
+static void drop_tasks(const struct serve_adapter *a)
+{
+    for (struct serve_task *t = a->first; t; t = t->next)
+        if (t->kind == SERVE_SAMPLE)
+            generate_drop(a->s, t);
+}
+
 void serve_close(struct serve *s)
 {
     if (!s)
@@ -257,12 +281,14 @@ void serve_close(struct serve *s)
     stop_lanes(s);
     for (struct serve_adapter *a = s->adapters, *next; a; a = next) {
         next = a->next;
+        drop_tasks(a);
         held_free(s, a->held);
         free(a);
     }
     for (uint32_t i = 0; s->lanes && i <= s->nranks; i++)
         close_lane(&s->lanes[i]);
     free(s->lanes);
+    kv_pool_free(s->kv);
     comm_world_free(s->world);
     job_status_free(s->job_status);
     ranges_free(&s->ranges);
@@ -273,12 +299,21 @@ void serve_close(struct serve *s)
     free(s);
 }
 
+/* The prompt's last page, if it is a part, is there twice. */
+static int64_t cached_of(const struct serve *s)
+{
+    const int64_t most = kv_pool_most(s->kv), twice = (int64_t)(kv_pool_npages(s->kv) - 1) * KV_PAGE;
+    return most < twice ? most : twice;
+}
+
 struct serve_facts serve_facts(const struct serve *s)
 {
     return (struct serve_facts){ .nvocab = s->job.model.nvocab,
                                  .seq_len = (int64_t)s->seq_len,
                                  .max_rank = (int64_t)s->max_rank,
                                  .context = s->job.model.max_position,
+                                 .cached = cached_of(s),
+                                 .kv_nbytes = kv_pool_npages(s->kv) * kv_pool_page_nbytes(s->kv),
                                  .base_nbytes = s->job.layout.value_nbytes,
                                  .architecture = s->job.model.family->name,
                                  .nranks = s->nranks,

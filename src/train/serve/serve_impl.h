@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <train/serve.h>
 
+#include "model/kv.h"
 #include "rank/beside.h"
 #include "sample/choose.h"
 #include "serve/ranges.h"
@@ -21,7 +22,7 @@ struct lane {
     float *grads;                   /* (grads_capacity) of the packet that the rank computes */
     int64_t grads_capacity;
     struct choose *choose;
-    uint32_t nsampling;      /* units of samples that it generates; under the mutex */
+    uint32_t nsampling;      /* samples that it generates; under the mutex */
     struct fsdpck_error err; /* of its start */
     pthread_t thread;
     bool started;
@@ -37,14 +38,17 @@ struct serve {
     uint32_t nranks;
     struct lane *lanes; /* (nranks + 1) */
     uint64_t activation_nbytes;
+    uint64_t beside_nbytes; /* of parameter memory, for adapters */
     struct serve_adapter *base;
+    struct kv_pool *kv; /* keys and values of the samples */
 
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t changed;
     struct ranges ranges; /* of parameter memory, behind the base */
     struct serve_adapter *adapters;
-    uint32_t nready;   /* lanes that have started, or failed to */
-    bool opened, ends; /* lanes may take tasks; must end */
+    struct serve_task *awaited; /* of samples: the next to begin when there are pages for it; NULL: none */
+    uint32_t nready;            /* lanes that have started, or failed to */
+    bool opened, ends;          /* lanes may take tasks; must end */
 };
 
 /* The memory and state of an adapter that has begun. */
@@ -101,17 +105,26 @@ int save_run(struct lane *lane, struct serve_task *t);
 /* Reads the moments and the number of updates from a checkpoint that save_run() wrote. */
 int save_read(struct held *h, const char *path, struct fsdpck_error *err);
 
-/* generate.c */
-enum { GENERATE_SAMPLES = 8 }; /* of a unit */
-/* Samples [GENERATE_SAMPLES · number, …) of a task. */
+/* generate.c. A unit of a task is a sample; the first one reads the prompt for all. */
+struct serve_read {
+    bool done; /* under the mutex, as is err: other units may begin */
+    struct fsdpck_error err;
+    struct kv kv;
+    float *logits; /* (nvocab) of the first token */
+};
 struct generate_unit {
     struct serve_task *t;
-    size_t number;
+    size_t number;           /* of the sample */
     struct fsdpck_error err; /* output */
 };
 /* Sets t->nunits, and allocates the samples. */
 int generate_plan(struct serve_task *t);
-/* Generates a unit, and those that queue_take_sample() gives meanwhile: a weight is read once for a token of each
+/* Gives back the pages of the prompt, and what generate_plan() allocated beside the samples. */
+void generate_drop(struct serve *s, struct serve_task *t);
+/* The most pages of keys and values that the prompt takes, until the task is done; and that each sample takes. */
+size_t generate_prompt_npages(const struct serve_sample *x);
+size_t generate_sample_npages(const struct serve_sample *x);
+/* Generates a sample, and those that queue_take_sample() gives meanwhile: a weight is read once for a token of each
  * sample. Their bits are those of each alone. */
 void generate_run(struct lane *lane, const struct generate_unit *first);
 
@@ -120,9 +133,10 @@ void *queue_run(void *lane);
 /* Waits until the gradients of all earlier packets are added; then the caller adds its own, and says so. */
 void queue_await_turn(struct serve_adapter *a, uint64_t ticket);
 void queue_pass_turn(struct serve_adapter *a);
-/* Another unit of samples for a lane that generates some; false: none is due. */
+/* Another sample for a lane that generates some; false: none is due. */
 bool queue_take_sample(struct lane *lane, struct generate_unit *out);
 bool queue_ends(struct serve *s); /* the server ends */
 void queue_end_sample(struct lane *lane, const struct generate_unit *u);
+void queue_end_prompt(struct serve_task *t); /* it is read: the other samples may begin */
 
 #endif

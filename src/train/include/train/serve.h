@@ -23,6 +23,8 @@ struct serve_options {
     uint64_t seq_len;         /* most tokens of a sequence, and of a micro-batch; default 2048 */
     uint64_t max_rank;        /* the largest rank of an adapter; default 64 */
     bool recompute;           /* keep only the input of each block for the backward pass */
+    uint64_t kv_nbytes;       /* most bytes of the keys and values of samples; default a quarter of the memory that the
+                                 base leaves */
     struct fsdpck_options fs; /* notes, and threads for reading */
 };
 
@@ -34,6 +36,8 @@ FSDPCK_API void serve_close(struct serve *s);
 struct serve_facts {
     int64_t nvocab, seq_len, max_rank;
     int64_t context;          /* tokens that the model has positions for */
+    int64_t cached;           /* tokens of a prompt and its sample that surely have room; up to the context */
+    uint64_t kv_nbytes;       /* of keys and values */
     uint64_t base_nbytes;     /* of the parameters in memory */
     const char *architecture; /* model_type of config.json; borrowed */
     uint32_t nranks;
@@ -142,7 +146,8 @@ struct serve_sample {
     struct serve_sampled *samples; /* (nsamples) */
     float *logprobs;               /* (nprompt) of the prompt's tokens; the first is NaN */
     int32_t *top_ids;
-    float *top_logprobs; /* (nprompt, prompt_top_k), of what precedes a token; the first row is not set */
+    float *top_logprobs;     /* (nprompt, prompt_top_k), of what precedes a token; the first row is not set */
+    struct serve_read *read; /* private */
 };
 FSDPCK_API void serve_sample_free(struct serve_sample *x);
 
