@@ -483,7 +483,7 @@ def main():
         t.check(f"gpt-oss quantized when it is read: {form}", t.gpt_oss_at_load, form)
     for family in ("qwen2", "gpt_oss"):
         t.check(f"sampled: {family}", t.sampled, family)
-    for family in ("mixtral", "gpt_oss") if args.device == "cpu" and is_built(args.fsdptrain) else ():
+    for family in ("mixtral", "qwen2", "dots", "gpt_oss") if args.device == "cpu" and is_built(args.fsdptrain) else ():
         t.check(f"served: {family}", t.served, family)
     t.check("exported", t.exported)
     for family in ("mixtral", "qwen2", "gpt_oss"):
