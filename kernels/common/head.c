@@ -153,7 +153,7 @@ static void logits_forward(const struct head_work *w, const struct chunk *c)
     w->ops->gemm(w->stream, &g);
 }
 
-static void entropy(const struct head_work *w, const struct chunk *c)
+static void entropy(const struct head_work *w, const struct chunk *c, bool gradient)
 {
     const struct kern_head *h = w->head;
     struct kern_cross_entropy e = { .nrow = c->n,
@@ -163,7 +163,7 @@ static void entropy(const struct head_work *w, const struct chunk *c)
                                     .grad_scale = h->grad_scale,
                                     .weights = h->weights ? h->weights + c->row : NULL,
                                     .loss = h->loss + c->row };
-    if (h->dh.data || h->dw)
+    if (gradient)
         e.dlogits = c->dlogits;
     w->ops->cross_entropy(w->stream, &e);
 }
@@ -255,7 +255,11 @@ void kern_head_run(const struct kern_device *device, struct kern_stream *stream,
             w.ops->gather_rows(stream, (struct kern_mat){ w.parts.h, head->d, head->h.dtype }, head->h,
                                head->rows + row, c.n, head->d, head->ntok);
         logits_forward(&w, &c);
-        entropy(&w, &c);
+        if (head->weigh) {
+            entropy(&w, &c, false);
+            head->weigh(head->ctx, row, c.n);
+        }
+        entropy(&w, &c, head->dh.data || head->dw);
         weight_grads(&w, &c);
         if (head->dh.data)
             input_grad(&w, &c);

@@ -214,18 +214,47 @@ static void make_coarse(struct matrix *m)
             put(m, i, j, rint(at(m, i, j) * 16) / 16);
 }
 
-static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern_dtype output, bool weighted)
+/* Weights that are known only when the losses are. */
+struct late {
+    struct rig *rig;
+    struct head_case *c;
+    float *weights; /* (NTOK) */
+    int64_t nrow;   /* that have their weights */
+};
+
+static void weigh_late(void *ctx, int64_t row, int64_t n)
+{
+    struct late *late = ctx;
+    check_stream(late->rig);
+    assert_int_equal(row, late->nrow);
+    for (int64_t i = row; i < row + n; i++) {
+        assert_true(fabs((double)late->c->loss[i] - late->c->want_loss[i]) < 0.1);
+        late->weights[i] = late->c->weights[i];
+    }
+    late->nrow += n;
+}
+
+enum weights { NO_WEIGHTS, WEIGHTS, LATE_WEIGHTS };
+
+static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern_dtype output, enum weights weights)
 {
     struct head_case c;
     head_new(rig, &c, chosen, lora, p);
+    struct late late = { .rig = rig, .c = &c, .weights = float_zeros(NTOK) };
     c.head.output = output;
-    c.head.weights = weighted ? c.weights : NULL;
+    c.head.weights = weights ? c.weights : NULL;
     if (output == KERN_BF16)
         make_coarse(&c.h), make_coarse(&c.w);
     for (int64_t i = 0; i < c.head.nrow; i++)
         token_reference(&c, i, chosen ? c.rows[i] : i);
     c.head.scratch = must_alloc(kern_head_scratch(&c.head));
+    if (weights == LATE_WEIGHTS) {
+        c.head.weights = late.weights;
+        c.head.weigh = weigh_late;
+        c.head.ctx = &late;
+    }
     kern_head_run(rig->device, rig->stream, &c.head);
+    assert_int_equal(late.nrow, weights == LATE_WEIGHTS ? c.head.nrow : 0);
     /* bf16: the gradient of the logits, S and dS are rounded on the way. */
     const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 3e-6,
                  loss_tolerance = rig->dtype == KERN_BF16 && lora ? 3e-3 : 2e-6;
@@ -237,21 +266,23 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern
     matrix_free(&c.h), matrix_free(&c.w), matrix_free(&c.a), matrix_free(&c.b), matrix_free(&c.dh);
     must_free(c.rows), must_free(c.target);
     must_free(c.loss), must_free(c.dw), must_free(c.da), must_free(c.db), must_free(c.weights),
-        must_free(c.head.scratch);
+        must_free(c.head.scratch), must_free(late.weights);
     must_free(c.want_loss), must_free(c.want_dh), must_free(c.want_dw), must_free(c.want_da), must_free(c.want_db);
 }
 
 static void head(struct rig *rig)
 {
-    head_one(rig, false, false, 0, KERN_F32, false);
-    head_one(rig, true, false, 0, KERN_F32, false);
-    head_one(rig, true, true, 0, KERN_F32, false);
-    head_one(rig, false, true, 0.25f, KERN_F32, false);
-    head_one(rig, false, false, 0, KERN_BF16, false);
-    head_one(rig, true, false, 0, KERN_BF16, false);
-    head_one(rig, true, true, 0, KERN_F32, true);
-    head_one(rig, false, true, 0.25f, KERN_F32, true);
-    head_one(rig, false, false, 0, KERN_BF16, true);
+    head_one(rig, false, false, 0, KERN_F32, NO_WEIGHTS);
+    head_one(rig, true, false, 0, KERN_F32, NO_WEIGHTS);
+    head_one(rig, true, true, 0, KERN_F32, NO_WEIGHTS);
+    head_one(rig, false, true, 0.25f, KERN_F32, NO_WEIGHTS);
+    head_one(rig, false, false, 0, KERN_BF16, NO_WEIGHTS);
+    head_one(rig, true, false, 0, KERN_BF16, NO_WEIGHTS);
+    head_one(rig, true, true, 0, KERN_F32, WEIGHTS);
+    head_one(rig, false, true, 0.25f, KERN_F32, WEIGHTS);
+    head_one(rig, false, false, 0, KERN_BF16, WEIGHTS);
+    head_one(rig, true, true, 0, KERN_F32, LATE_WEIGHTS);
+    head_one(rig, false, false, 0, KERN_BF16, LATE_WEIGHTS);
 }
 
 static void test_entropy(void **state)

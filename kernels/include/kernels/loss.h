@@ -46,9 +46,13 @@ struct kern_head {
     float grad_scale;      /* 1 / (supervised tokens of the whole global batch) */
     const float *weights;  /* (nrow) factors of the rows' gradients; NULL: all are 1 */
     float *loss;           /* (nrow), neither scaled nor weighted */
-    struct kern_mat dh;    /* (ntok, d); every row is written, unsupervised ones with 0; data NULL: only the loss is
-                              computed. Must not overlap h */
-    float *dw;             /* (nvocab, d) contiguous, added to; NULL: frozen */
+    /* Called when the losses of rows [row, row + n) have been enqueued, before their gradients: it may enqueue or set
+     * the weights of these rows. NULL: they are known. */
+    void (*weigh)(void *ctx, int64_t row, int64_t n);
+    void *ctx;
+    struct kern_mat dh; /* (ntok, d); every row is written, unsupervised ones with 0; data NULL: only the loss is
+                           computed. Must not overlap h */
+    float *dw;          /* (nvocab, d) contiguous, added to; NULL: frozen */
     struct kern_head_lora lora;
     enum kern_dtype output; /* dtype that logits are rounded to before the loss */
     enum kern_dtype

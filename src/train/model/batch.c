@@ -57,12 +57,13 @@ void compute_send_weights(struct compute *c)
     c->device->memory->copy(c->stream, c->on.row_weights, b->row_weights, (size_t)b->nrow * sizeof *b->row_weights);
 }
 
-int compute_take_losses(struct compute *c, const struct kern_head *head, struct fsdpck_error *err)
+int compute_take_losses(struct compute *c, const struct kern_head *head, int64_t first, int64_t n,
+                        struct fsdpck_error *err)
 {
     const struct batch *b = &c->batch;
-    c->device->memory->copy(c->stream, b->row_losses, head->loss, (size_t)head->nrow * sizeof *b->row_losses);
+    c->device->memory->copy(c->stream, b->row_losses + first, head->loss + first, (size_t)n * sizeof *b->row_losses);
     int rc = compute_sync(c, err);
-    for (int64_t i = 0; i < head->nrow && !rc; i++) {
+    for (int64_t i = first; i < first + n && !rc; i++) {
         const int64_t token = head->rows ? b->rows[i] : i;
         if (token < b->nreal)
             b->losses[token] = b->row_losses[i];

@@ -110,8 +110,10 @@ struct compute_group_data {
 struct compute_weighing {
     bool on; /* gradients are weighted (batch.weights), and batch.losses are wanted */
     /* Called between forward and backward pass with batch.losses set; sets batch.weights of the tokens with a target.
-     * NULL: the caller has set them. */
+     * by_token: a token's weight depends on its own loss only. Then it is called several times, and only tokens that
+     * precede the next call count; the losses of later ones are not set yet. NULL: the caller has set them. */
     void (*weigh)(void *ctx, struct batch *b);
+    bool by_token;
     void *ctx;
 };
 

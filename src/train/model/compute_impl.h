@@ -67,8 +67,9 @@ int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_erro
 void compute_send_batch(struct compute *c);
 /* Copies batch.weights to where kernels read them. */
 void compute_send_weights(struct compute *c);
-/* Waits for the head, and sets batch.losses. */
-int compute_take_losses(struct compute *c, const struct kern_head *head, struct fsdpck_error *err);
+/* Waits for n rows of the head, from `first` on, and sets their batch.losses. */
+int compute_take_losses(struct compute *c, const struct kern_head *head, int64_t first, int64_t n,
+                        struct fsdpck_error *err);
 /* Builds batch.documents for the batch's ntok tokens. */
 void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc);
 

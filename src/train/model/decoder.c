@@ -115,31 +115,56 @@ static struct kern_head loss_head_of(struct compute *c)
     return head;
 }
 
-/* The weights of tokens that depend on their losses take a head of their own. */
-static int weigh(struct compute *c, struct fsdpck_error *err)
+/* The losses of rows, on which the weights of their tokens depend. */
+struct weighing {
+    struct compute *c;
+    const struct kern_head *head;
+    int rc;
+    struct fsdpck_error *err;
+};
+
+static void weigh_rows(void *ctx, int64_t row, int64_t n)
 {
-    if (!c->weighing.on || !c->weighing.weigh)
-        return 0;
-    const struct kern_head head = loss_head_of(c);
-    kern_head_run(c->device, c->stream, &head);
-    int rc = compute_take_losses(c, &head, err);
-    if (!rc) {
-        c->weighing.weigh(c->weighing.ctx, &c->batch);
-        compute_send_weights(c);
-    }
-    return rc;
+    struct weighing *w = ctx;
+    struct compute *c = w->c;
+    if (!w->rc)
+        w->rc = compute_take_losses(c, w->head, row, n, w->err);
+    if (w->rc)
+        return;
+    c->weighing.weigh(c->weighing.ctx, &c->batch);
+    compute_send_weights(c);
+}
+
+/* Weights that depend on losses of several chunks take a head of their own. */
+static int weigh_all(struct weighing *w)
+{
+    const struct kern_head head = loss_head_of(w->c);
+    kern_head_run(w->c->device, w->c->stream, &head);
+    w->head = &head;
+    weigh_rows(w, 0, head.nrow);
+    return w->rc;
+}
+
+static bool is_one_chunk(const struct kern_head *head)
+{
+    return head->nrow <= (head->chunk ? head->chunk : kern_head_chunk(head->nvocab));
 }
 
 static int loss_and_gradient(struct compute *c, struct fsdpck_error *err)
 {
-    int rc = weigh(c, err);
-    if (rc)
-        return rc;
-    const struct kern_head head = head_of(c);
+    struct kern_head head = head_of(c);
+    struct weighing w = { .c = c, .head = &head, .err = err };
+    const bool weighs = c->weighing.on && c->weighing.weigh;
+    if (weighs && (c->weighing.by_token || is_one_chunk(&head))) {
+        head.weigh = weigh_rows;
+        head.ctx = &w;
+    } else if (weighs && weigh_all(&w)) {
+        return w.rc;
+    }
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, head.nrow);
     balance_end(c);
-    return 0;
+    return w.rc;
 }
 
 static int loss(struct compute *c, bool wants_gradient, struct fsdpck_error *err)
@@ -157,7 +182,7 @@ static int take(struct compute *c, struct fsdpck_error *err)
     if (!c->weighing.on)
         return 0;
     const struct kern_head head = head_of(c);
-    return compute_take_losses(c, &head, err);
+    return compute_take_losses(c, &head, 0, head.nrow, err);
 }
 
 /* From c->dh, the gradient of the last norm's output. */

@@ -15,6 +15,11 @@ bool losses_need_logprobs(const struct serve_pass *pass)
     return pass->loss != SERVE_CROSS_ENTROPY;
 }
 
+bool losses_are_by_token(const struct serve_pass *pass)
+{
+    return pass->loss != SERVE_GSPO;
+}
+
 int losses_check(const struct serve_pass *pass, size_t number, struct fsdpck_error *err)
 {
     const struct serve_datum *d = &pass->data[number];

@@ -15,6 +15,8 @@ void losses_weigh(const struct serve_pass *pass, const struct serve_datum *d, fl
 double losses_sum(const struct serve_pass *pass, const struct serve_datum *d);
 /* True if weights depend on p. */
 bool losses_need_logprobs(const struct serve_pass *pass);
+/* True if that of a token depends on no other token's p. */
+bool losses_are_by_token(const struct serve_pass *pass);
 /* Checks that the datum has what the loss needs. number: for the message. */
 int losses_check(const struct serve_pass *pass, size_t number, struct fsdpck_error *err);
 

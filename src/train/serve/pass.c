@@ -210,6 +210,7 @@ static int compute(struct lane *lane, struct serve_task *t, const struct packet_
     c->grads = lane->grads;
     c->weighing = (struct compute_weighing){ .on = true,
                                              .weigh = t->pass.backward && losses_need_logprobs(&t->pass) ? weigh : NULL,
+                                             .by_token = losses_are_by_token(&t->pass),
                                              .ctx = &w };
     rc = t->pass.backward ? compute_micro(c, NULL, &unused, err) : compute_loss(c, NULL, &unused, err);
     if (!rc)
