@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys and values of sequences: in one piece of memory, or in pages of a pool. A page has those of KV_PAGE tokens
  * in all layers. Sequences of one pool may share pages: a page is copied before a sequence that shares it writes to it.
- * Reservations let a caller promise pages before they are taken. Knows nothing of what computes them. */
+ * A caller that reserves pages before it takes them always finds them. Knows nothing of what computes them. */
 #ifndef TRAIN_KV_H
 #define TRAIN_KV_H
 
@@ -9,8 +9,8 @@
 
 enum { KV_PAGE = 32 }; /* tokens */
 
-/* Pages for sequences of the model of `from`, in nbytes of its device's memory, which take memory where they are used.
- * Threads may share a pool. from: borrowed. most: the positions of the model; 0: no limit. */
+/* A pool for sequences of the model of `from`, in up to nbytes of its device's memory, of which the system gives only
+ * pages that are used. Threads may share a pool. most: the positions of the model; 0: no limit. */
 struct kv_pool;
 int kv_pool_new(const struct compute *from, uint64_t nbytes, int64_t most, struct kv_pool **out,
                 struct fsdpck_error *err);
@@ -22,8 +22,8 @@ size_t kv_pool_page_nbytes(const struct kv_pool *p);
 int64_t kv_pool_most(const struct kv_pool *p);
 /* The cosines and sines of these positions: (kv_pool_most(), rotary dim / 2). */
 void kv_pool_tables(const struct kv_pool *p, float **cosines, float **sines);
-/* False: so many pages are not free of reservations; nothing is reserved. Whoever reserves pages takes no more than
- * these. */
+/* Reserves pages for the caller, who takes no more than it has reserved. False: too few are left, and none is
+ * reserved. */
 bool kv_pool_reserve(struct kv_pool *p, size_t npages);
 bool kv_pool_has(struct kv_pool *p, size_t npages); /* whether a reservation would succeed */
 void kv_pool_release(struct kv_pool *p, size_t npages);
@@ -47,7 +47,7 @@ size_t kv_layout(const struct compute *c, int64_t nrow, size_t *k_at, size_t *v_
 /* The offsets of a pool. */
 const size_t *kv_pool_k_at(const struct kv_pool *p);
 const size_t *kv_pool_v_at(const struct kv_pool *p);
-/* Makes room for n more tokens, in pages that no other sequence writes to or reads behind ntok. Does nothing in one
+/* Makes room for n more tokens: copies the last page if it is a part and shared, and takes others. Does nothing in one
  * piece. */
 int kv_extend(struct kv *kv, const struct compute *c, int64_t n, struct fsdpck_error *err);
 /* Gives an empty sequence the pages of another one of the same pool. */
@@ -57,7 +57,8 @@ void kv_clear(struct kv *kv);
 /* The same, and frees the list. */
 void kv_free(struct kv *kv);
 
-/* Where row `ntok` of a matrix (…, pitch elements of dtype) is that begins `at` bytes behind the start of a page. */
+/* The row of token `ntok` in a matrix that begins `at` bytes behind the start of each page; pitch: elements of a row.
+ */
 static inline void *kv_row(const struct kv *kv, size_t at, int64_t ntok, int64_t pitch, enum kern_dtype dtype)
 {
     return (char *)kv->list[ntok / kv->nrow] + at + (size_t)(ntok % kv->nrow * pitch * kern_dtype_bytes(dtype));
