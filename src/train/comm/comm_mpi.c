@@ -35,19 +35,20 @@ static void free_lane(struct mpi *c)
     free(c);
 }
 
-static void free_host(struct host_memory *host)
+static void unmap(struct host_memory *host)
 {
     one_host_unmap(host->memory, host->nbytes);
     one_host_unmap(host->buffer, host->buffer_nbytes);
     hosts_free(&host->hosts);
-    free(host);
+    *host = (struct host_memory){ 0 };
 }
 
 static void mpi_free(struct comm *base)
 {
     struct mpi *c = (struct mpi *)base;
     mpi_alarm_end(c->alarm);
-    free_host(c->host);
+    unmap(c->host);
+    free(c->host);
     for (int lane = COMM_MAIN + 1; lane < COMM_NLANES; lane++) {
         MPI_Comm_free(&((struct mpi *)base->lanes[lane])->comm);
         free_lane((struct mpi *)base->lanes[lane]);
@@ -171,6 +172,13 @@ int comm_mpi_share_memory(struct comm *base, struct comm_sizes sizes, struct fsd
     for (int lane = 0; lane < COMM_NLANES; lane++)
         set_lane((struct mpi *)base->lanes[lane], sizes, &at);
     return base->ops->barrier(base, "start", err); /* gates are ready */
+}
+
+void comm_mpi_unshare_memory(struct comm *base)
+{
+    for (int lane = 0; lane < COMM_NLANES; lane++)
+        ((struct mpi *)base->lanes[lane])->gate = NULL;
+    unmap(((struct mpi *)base)->host);
 }
 
 /* For messages about a lost rank. */

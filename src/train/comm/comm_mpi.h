@@ -15,6 +15,8 @@ int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks,
 /* Allocates what the ranks of each host share. All ranks call it. !sizes.copies: all ranks are on one host, and map
  * each other's rows. */
 int comm_mpi_share_memory(struct comm *comm, struct comm_sizes sizes, struct fsdpck_error *err);
+/* Collective, when all that used the memory has ended: gives it back. comm_mpi_share_memory() may follow. */
+void comm_mpi_unshare_memory(struct comm *comm);
 /* For a rank that has recorded an error in its job status: returns when the other ranks know it, or after a timeout.
  * The process must then end without ops->free. */
 void comm_mpi_abandon(struct comm *comm);

@@ -30,6 +30,11 @@ int comm_mpi_share_memory(struct comm *comm, struct comm_sizes sizes, struct fsd
     return refuse(err);
 }
 
+void comm_mpi_unshare_memory(struct comm *comm)
+{
+    (void)comm;
+}
+
 void comm_mpi_abandon(struct comm *comm)
 {
     (void)comm;
