@@ -31,10 +31,11 @@ static void widen(const struct data *data, int64_t *ntok, size_t *ndocs)
 void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
 {
     const struct job *const one[] = { job }, *const *all = job->ntenants ? (const void *)job->tenants : one;
-    *ntok = 0;
-    *ndocs = 0;
+    *ntok = job->micro_ntok;
+    *ndocs = job->micro_ntok > 0;
     for (size_t i = 0; i < (job->ntenants ? job->ntenants : 1); i++) {
-        widen(all[i]->data, ntok, ndocs);
+        if (all[i]->data)
+            widen(all[i]->data, ntok, ndocs);
         if (all[i]->eval)
             widen(all[i]->eval, ntok, ndocs);
     }

@@ -13,6 +13,7 @@
 #include "rank/offload_sizes.h"
 
 struct samples;   /* run/samples.h */
+struct encoding;  /* image/encoding.h */
 struct snapshots; /* state/snapshots.h */
 
 /* How a run survives the loss of ranks (--elastic). All zero: it ends. */
@@ -38,8 +39,10 @@ struct job {
     struct layout layout;
     struct mesh mesh;             /* of fsdp; its nkept is that of all groups, and param.nshards has the rest of each */
     struct offload_sizes offload; /* of a rank; zeros: its optimizer state stays in memory */
-    struct data *data, *eval;     /* eval: NULL without data.eval */
+    struct data *data, *eval;     /* eval: NULL without data.eval. data: NULL if nothing is trained */
+    int64_t micro_ntok;           /* without data: the tokens of the largest micro-batch */
     struct samples *samples;      /* NULL without sample.prompts */
+    struct encoding *encoding;    /* of a run on pictures; else NULL */
     int64_t sample_prompt,
         sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
     int64_t sample_height, sample_width; /* of the largest picture that is drawn, in latent pixels; 0: none is */
@@ -57,7 +60,7 @@ struct job {
     unsigned nthreads;      /* threads per rank */
 };
 
-/* Releases all members except samples, lock and borrowed ones; zeroes job. */
+/* Releases all members except samples, encoding, lock and borrowed ones; zeroes job. */
 void job_free(struct job *job);
 /* Size of the largest micro-batch, of training or evaluation. */
 void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);

@@ -419,7 +419,7 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = gather_new(job, r->linked, r->comm, r->compute, r->memory->ring, &r->gather, err);
     if (!rc && r->tenants)
         rc = tenants_bind(r, err);
-    if (!rc && host->nranks > 1 && job->layout.grads_by_group &&
+    if (!rc && host->nranks > 1 && job->layout.grads_by_group && job->layout.ntrained &&
         (!r->where->device->separate_memory || device_is_linked(r->where, host->nranks)))
         rc = open_reducer(r, err);
     if (rc)

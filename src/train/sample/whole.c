@@ -52,38 +52,52 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     return rc;
 }
 
-static int open_job(struct whole *s, const struct sampler_options *opt, const struct whole_choice *choice,
-                    struct fsdpck_error *err)
+/* The ranks that hold the model: those of a run, or a single one. */
+static void choose_ranks(struct whole *s, const struct sampler_options *opt, const struct whole_choice *choice)
 {
-    s->opt = (struct train_options){
-        .nranks = 1, .device = opt->device, .module = opt->module, .note = opt->fs.note, .ctx = opt->fs.ctx
-    };
+    const struct job *run = choice->among;
+    s->opt =
+        run ? *run->opt
+            : (struct train_options){
+                  .nranks = 1, .device = opt->device, .module = opt->module, .note = opt->fs.note, .ctx = opt->fs.ctx
+              };
     s->job = (struct job){ .config = &s->config,
                            .opt = &s->opt,
                            .fs = opt->fs,
-                           .nranks = 1,
+                           .first = run ? run->first : 0,
+                           .nranks = run ? run->nranks : 1,
+                           .nlocal = run ? run->nlocal : 0,
+                           .micro_ntok = choice->ntok,
                            .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
-    int rc = device_check(&s->opt, err);
+    s->job.mesh = (struct mesh){ .nreplicas = 1, .nshards = s->job.nranks };
+}
+
+int whole_describe(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
+                   struct whole *out, struct fsdpck_error *err)
+{
+    *out = (struct whole){ 0 };
+    int rc = make_config(model, opt, &out->config, err);
+    if (rc)
+        return rc;
+    choose_ranks(out, opt, choice);
+    rc = device_check(&out->opt, err);
     if (!rc)
-        rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
+        rc = model_read(out->config.model, &out->job.fs, &out->job.model, err);
     if (!rc)
-        rc = choice->check(choice->ctx, &s->job.model, s->config.model, err);
+        rc = choice->check(choice->ctx, &out->job.model, out->config.model, err);
     if (!rc)
-        rc = sources_packed(&s->job, &s->job.packed, err);
+        rc = sources_packed(&out->job, &out->job.packed, err);
     if (!rc)
-        rc = layout_make(&s->job.model, &s->config, &s->job.packed, 1, &s->job.layout, err);
-    return rc || choice->partial ? rc : job_check_sources(&s->job, err);
+        rc = layout_make(&out->job.model, &out->config, &out->job.packed, out->job.nranks, &out->job.layout, err);
+    return rc || choice->partial ? rc : job_check_sources(&out->job, err);
 }
 
 int whole_open(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
                struct whole *out, struct fsdpck_error *err)
 {
-    *out = (struct whole){ 0 };
-    int rc = make_config(model, opt, &out->config, err);
+    int rc = whole_describe(model, opt, choice, out, err);
     if (!rc)
-        rc = open_job(out, opt, choice, err);
-    if (!rc)
-        rc = rank_alone_open(&out->job, rank_open_bare, &out->alone, err);
+        rc = rank_alone_open(&out->job, choice->ntok ? rank_open : rank_open_bare, &out->alone, err);
     return rc ? rc : rank_load(out->alone.rank, false, err);
 }
 

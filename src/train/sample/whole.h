@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole model in this process, with an adapter if one is wanted: to compute with, not to train. Uses the tables and
- * the loading code of training, as a single rank without trained parameters. */
+/* A model to compute with, not to train, with an adapter if one is wanted: in this process, or sharded over the ranks
+ * of a run. Uses the tables and the loading code of training, without trained parameters. */
 #ifndef TRAIN_WHOLE_H
 #define TRAIN_WHOLE_H
 
@@ -12,18 +12,23 @@ struct whole {
     struct train_config config;
     struct train_options opt;
     struct job job;
-    struct rank_alone alone; /* its rank has the weights, and no buffers for micro-batches */
+    struct rank_alone alone;
 };
 
-/* Which models are taken, and how much of them. */
+/* Which models are taken, how much of them, and by which ranks. */
 struct whole_choice {
     /* Looks at the numbers that were read, and may change them before the weights are read. */
     int (*check)(void *ctx, struct model *m, const char *path, struct fsdpck_error *err);
     void *ctx;
-    bool partial; /* the files may hold tensors that are not used */
+    bool partial;            /* the files may hold tensors that are not used */
+    int64_t ntok;            /* the rank has buffers for a micro-batch of so many tokens; 0: it has none */
+    const struct job *among; /* the ranks of this job hold a part each; NULL: a single rank holds all */
 };
 
-/* *out needs whole_close() also after a failure; it must not move. */
+/* Makes out->job, and no rank. *out needs whole_close() also after a failure; it must not move. */
+int whole_describe(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
+                   struct whole *out, struct fsdpck_error *err);
+/* The same, with a single rank that has loaded the weights. */
 int whole_open(const char *model, const struct sampler_options *opt, const struct whole_choice *choice,
                struct whole *out, struct fsdpck_error *err);
 void whole_close(struct whole *w); /* does nothing if all zeros */
