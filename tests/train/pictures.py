@@ -9,7 +9,7 @@ usage: pictures.py FSDPTRAIN GOLDENS [--fsdpck FSDPCK] [--quick] [--device cuda]
 
 GOLDENS/flux2/adapter is one for the pipeline in fixtures/tiny-flux2; test_flux2.c holds its numbers against diffusers'.
 Prints a line for each check and "N passed, N failed"."""
-import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile, traceback, zlib
+import argparse, json, os, pathlib, resource, shutil, subprocess, sys, tempfile, traceback, zlib
 
 import numpy as np
 
@@ -278,9 +278,14 @@ def started_anew(folder, *options, keep_cache=True, **sections):
     return result(folder)
 
 
+def cached(folder):
+    return {f.name: f.read_bytes() for f in (folder / "run/cache").iterdir()}
+
+
 def same_for_any_ranks(folder):
     for dtype in ("fp32", "bf16"):
-        want = started_anew(folder, dtype={"param": dtype})
+        want = started_anew(folder, keep_cache=False, dtype={"param": dtype})
+        entries = cached(folder)
         need(len(set(want[1])) == 6 and all(0 < x < 20 for x in want[1]), want[1])
         for options, fsdp in ((["--ranks", 2], {}), (["--ranks", 3, "--gather",
                                                       "copy"], {}), (["--ranks",
@@ -292,7 +297,9 @@ def same_for_any_ranks(folder):
                                                                           "activation_checkpointing": "block"
                                                                       })):
             need(started_anew(folder, *options, dtype={"param": dtype}, fsdp=fsdp) == want, dtype, options, fsdp)
-        need(started_anew(folder, "--ranks", 2, keep_cache=False, dtype={"param": dtype}) == want, dtype, "no cache")
+        for options in (["--ranks", 2], ["--ranks", 3, "--gather", "copy"]):
+            need(started_anew(folder, *options, keep_cache=False, dtype={"param": dtype}) == want, dtype, options)
+            need(cached(folder) == entries, "encoded by several ranks", dtype, options)
 
 
 def every_linear(folder):
@@ -317,23 +324,61 @@ def every_linear(folder):
 
 
 def launched(folder):
-    """Ranks that mpirun starts encode together, and train to the same bits."""
+    """Ranks that mpirun starts encode together, and train to the same bits. A failure of one is told once."""
     try:
         need_mpi(args.fsdptrain)
     except Skip as why:
         print(f"skipped: pictures under mpirun: {why}")
         return
-    want = started_anew(folder)
-    shutil.rmtree(folder / "run")
-    config = config_of(folder, sample={"every": 3, "prompts": ["a fox", "a house", "a lake"]})
-    done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", args.fsdptrain, "run", config],
-                          capture_output=True,
-                          text=True,
-                          timeout=300,
-                          env=MPI_ENV)
-    need(done.returncode == 0, done.stderr[-800:])
-    need(result(folder) == want and len(list((folder / "run/samples").iterdir())) == 9, done.stderr[-800:])
-    need(not list((folder / "run/cache").glob("*.tmp-*")))
+
+    def under_mpi(config, *options, code=0):
+        done = subprocess.run(
+            [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", args.fsdptrain, "run", config, *options],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=MPI_ENV)
+        need(done.returncode == code, done.returncode, done.stderr[-800:])
+        return done.stderr
+
+    sample = {"every": 3, "prompts": ["a fox", "a house", "a lake"]}
+    want = started_anew(folder, sample=sample)
+    entries = cached(folder)
+    for options in ([], ["--gather", "copy"]):
+        shutil.rmtree(folder / "run")
+        told = under_mpi(config_of(folder, sample=sample), *options)
+        need(result(folder) == want and len(list((folder / "run/samples").iterdir())) == 9, told[-800:])
+        need(cached(folder) == entries, options, entries.keys())
+    told = under_mpi(config_of(folder, output_dir=str(folder / "failed"), data={"train": cut_picture(folder)}), code=3)
+    need(told.count("a.png") == 1, told)
+
+
+def cut_picture(folder):
+    """The pictures, and one whose header alone can be read."""
+    data = folder / "cut"
+    shutil.copytree(MODEL.parent / "pictures", data)
+    (data / "a.png").write_bytes((data / "wide.png").read_bytes()[:500])
+    return str(data)
+
+
+def one_rank_fails(folder):
+    """Then all end with its error, told once; the others' entries stay, and a run without the cause goes on."""
+    config = config_of(folder, data={"train": cut_picture(folder)})
+    done = train(config, "--ranks", 3, code=3)
+    need(done.stderr.count("a.png") == 1 and "rank" not in done.stderr, done.stderr)
+    before = cached(folder)
+    need(0 < len(before) < 10 and not list((folder / "run").glob("checkpoints/*")), before.keys())
+    done = subprocess.run(
+        [args.fsdptrain, "run",
+         config_of(folder, output_dir=str(folder / "full")), "--ranks", "3", "--gather", "copy"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+    need(done.returncode == 4 and done.stderr.count("File too large") == 1, done.returncode, done.stderr)
+    (folder / "cut/a.png").unlink()
+    train(config_of(folder, data={"train": str(folder / "cut")}), "--ranks", 2)
+    need(all(cached(folder)[name] == data for name, data in before.items()), "made again")
 
 
 def policies(folder):
@@ -504,7 +549,8 @@ def cache_is_checked(folder):
     need(started_anew(folder, "--ranks", 2) == want)
     need({f: f.read_bytes() for f in sorted(cache.iterdir())} == before)
     process = subprocess.Popen(
-        [args.fsdptrain, "run", config_of(folder, output_dir=str(folder / "killed"))],
+        [args.fsdptrain, "run",
+         config_of(folder, output_dir=str(folder / "killed")), "--ranks", "2"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL)
     while process.poll() is None and not list((folder / "killed").glob("cache/*.bin")):
@@ -524,9 +570,6 @@ def cache_is_checked(folder):
 
 def not_trained(folder):
     """What is refused, by name and before anything is computed."""
-    broken = folder / "broken"
-    broken.mkdir()
-    (broken / "a.png").write_bytes((MODEL.parent / "pictures/wide.png").read_bytes()[:500])
     empty = folder / "empty"
     empty.mkdir()
     (folder / "bad.jsonl").write_text('{"image": "x.png", "caption": 3}\n')
@@ -546,10 +589,6 @@ def not_trained(folder):
                 "plan": "plan.json"
             }
     }, "data.plan"), ({
-            "data": {
-                "train": str(broken)
-            }
-    }, "a.png"), ({
             "data": {
                 "train": str(empty)
             }
@@ -885,16 +924,25 @@ def surveyed(folder):
 
     data = MODEL.parent / "pictures"
     shown = json.loads(tokenize(MODEL, data, "--json", "--resolution", 64, "--trigger-word", "sks").stdout)
-    plan = subprocess.run([args.fsdptrain, "plan", config_of(folder), "--json"], capture_output=True, text=True)
+
+    def planned(*options, **sections):
+        done = subprocess.run(
+            [args.fsdptrain, "plan", config_of(folder, **sections), "--json", *options], capture_output=True, text=True)
+        need(done.returncode == 0, done.stderr)
+        return json.loads(done.stdout)
+
+    plan = planned()
     largest = max(p["bucket_width"] * p["bucket_height"] for p in shown["pictures"]) // 256 + 32
-    need(json.loads(plan.stdout)["largest_micro_batch_tokens"] == largest, plan.stdout)
+    need(plan["largest_micro_batch_tokens"] == largest, plan)
+    # Each rank has its part of the text encoder, which is given back before the transformer comes.
+    shards = [planned("--ranks", n, "--gather", "copy")["encoding_bytes"] for n in ("1", "4")]
+    need(0 < shards[1] < shards[0] and plan["peak_bytes"] >= plan["encoding_bytes"] > 0, shards, plan)
     # In the cache of a run, nothing is left to encode; all is with another dtype.
-    need(json.loads(plan.stdout)["to_encode"] == 8, plan.stdout)
+    need(plan["to_encode"] == 8, plan)
     train(config_of(folder))
     for dtype, left in (("fp32", 0), ("bf16", 8)):
-        config = config_of(folder, dtype={"param": dtype})
-        again = subprocess.run([args.fsdptrain, "plan", config, "--json"], capture_output=True, text=True)
-        need(json.loads(again.stdout)["to_encode"] == left, dtype, again.stdout)
+        again = planned(dtype={"param": dtype})
+        need(again["to_encode"] == left and (again["encoding_bytes"] > 0) == (left > 0), dtype, again)
     need([pathlib.Path(p["path"]).name for p in shown["pictures"]] == sorted(p.name for p in data.iterdir()
                                                                              if p.suffix != ".txt"), shown)
     need(all("sks" in p["caption"] and not p["cut"] for p in shown["pictures"]), shown)
@@ -934,21 +982,22 @@ def device_as_processor(folder):
 
 
 def device_draws(folder):
-    """Evaluations and pictures that are drawn while training are the processor's too."""
+    """The cache, evaluations, and pictures that are drawn while training are the processor's too."""
     seen = []
-    for device, ranks in (("cpu", 1), ("cuda", 2)):
+    for device, ranks in (("cpu", 1), ("cuda", 2), ("cuda", 3)):
         started_anew(folder,
                      "--device",
                      device,
                      "--ranks",
                      ranks,
+                     keep_cache=False,
                      sample=DRAWN,
                      data={"eval": str(MODEL.parent / "pictures")},
                      train={"eval_steps": 3})
         metrics = [json.loads(x) for x in (folder / "run/metrics.jsonl").read_text().splitlines()]
         drawn = {p.name: p.read_bytes() for p in (folder / "run/samples").iterdir()}
-        seen.append((drawn, [m["eval_loss"] for m in metrics if "eval_loss" in m]))
-    need(seen[0] == seen[1] and len(seen[0][0]) == 9 and len(seen[0][1]) == 2, seen[0][0].keys(), seen[0][1],
+        seen.append((drawn, [m["eval_loss"] for m in metrics if "eval_loss" in m], cached(folder)))
+    need(seen[0] == seen[1] == seen[2] and len(seen[0][0]) == 9 and len(seen[0][1]) == 2, seen[0][0].keys(), seen[0][1],
          seen[1][1])
 
 
@@ -983,9 +1032,9 @@ def device_planned(folder):
 
 DEVICE_CHECKS = (device_as_processor, device_draws, device_samples, device_planned)
 CHECKS = (same_for_any_threads, near_in_bf16, seeds_and_names, guidance, adapter, refused, same_for_any_ranks,
-          every_linear, policies, chosen, tiled, launched, stopped_and_gone_on, keys_count, lines_as_data,
-          cache_is_checked, skipped, begun, varied, cropped, quantized, dropped, exported, single_files, surveyed,
-          not_trained)
+          every_linear, policies, chosen, tiled, launched, one_rank_fails, stopped_and_gone_on, keys_count,
+          lines_as_data, cache_is_checked, skipped, begun, varied, cropped, quantized, dropped, exported, single_files,
+          surveyed, not_trained)
 
 
 def run_all(checks):

@@ -220,7 +220,7 @@ static struct vae_work open_half(bool encoder)
     const struct pipeline p = pipeline();
     struct fsdpck_error err = { 0 };
     struct vae_work w;
-    must(vae_work_open(&p, encoder, &opt, 16, &w, &err), &err);
+    must(vae_work_open(&p, encoder, &opt, 0, 16, &w, &err), &err);
     return w;
 }
 

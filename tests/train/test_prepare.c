@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Embeddings and latents before a run on pictures: processes that a launcher started share them. */
+/* Embeddings and latents of a run on pictures: ranks share them, a stop or a failure ends all of them, and what was
+ * done is not done again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,15 +8,18 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm_local.h"
+#include "image/encode.h"
 #include "image/prepare.h"
 #include "tree.h"
 
-enum { PATH = 512 };
+enum { PATH = 512, RANKS = 3 };
 
 struct fixture {
     char folder[PATH], model[PATH];
@@ -50,20 +54,6 @@ static void close_fixture(struct fixture *f)
     tree_remove(f->folder);
 }
 
-static struct prepare work_of(const struct fixture *f)
-{
-    return (struct prepare){ .config = &f->config, .nthreads = 1, .pictures = f->config.data.train };
-}
-
-/* The names of all entries, without computing any. */
-static void list(const struct fixture *f, struct picture_set *out)
-{
-    struct fsdpck_error err = { 0 };
-    struct prepare p = work_of(f);
-    p.on_paper = true;
-    must(image_prepare(&p, out, &err), &err);
-}
-
 static bool is_cached(const struct fixture *f, uint64_t name)
 {
     char path[PATH + 64];
@@ -71,78 +61,185 @@ static bool is_cached(const struct fixture *f, uint64_t name)
     return access(path, F_OK) == 0;
 }
 
-struct stopper {
-    uint64_t at; /* done */
-    volatile int stop;
+/* A rank, which is a thread here, with tables of its own as a process has them. */
+struct one {
+    const struct fixture *f;
+    const char *pictures;
+    struct comm_world *world;
+    const struct job *job;
+    struct job_status *job_status;
+    uint32_t rank;
+    uint64_t stop_at;     /* entries done; 0: no stop */
+    uint64_t done, total; /* of rank 0, as reported last */
+    size_t nmissing;
+    struct picture_set set;
+    struct encoding *encoding;
+    struct text_encoder encoder;
+    int rc;
+    struct fsdpck_error err;
+    pthread_t thread;
 };
 
-static void stop_at(void *ctx, uint64_t done, uint64_t total)
+static void count(void *ctx, uint64_t done, uint64_t total)
 {
-    struct stopper *s = ctx;
-    (void)total;
-    s->stop |= done == s->at;
+    struct one *o = ctx;
+    o->done = done;
+    o->total = total;
+    if (o->stop_at && done >= o->stop_at)
+        job_status_stop(o->job_status);
 }
 
-/* Stopped after its own captions, a process has embedded these and no others. */
-static void own_part_first(const struct picture_set *all, uint32_t share)
+static int open_one(struct one *o)
 {
+    const struct prepare p = { .pictures = o->pictures };
+    const struct sampler_options opt = { .dtype = "bf16", .nthreads = 1 };
+    int rc = encoding_new(&o->f->config, &opt.fs, true, &o->encoding, &o->err);
+    if (!rc)
+        rc = image_prepare(&p, o->encoding, &o->set, &o->err);
+    if (!rc)
+        rc = encoding_settle(o->encoding, &o->err);
+    return rc ? rc
+              : text_encoder_describe(&o->encoding->pipeline, &opt, o->encoding->ntext, o->job, &o->encoder, &o->err);
+}
+
+static void *run_rank(void *ctx)
+{
+    struct one *o = ctx;
+    struct comm *comm;
+    const struct encode work = {
+        .encoding = o->encoding, .options = { .dtype = "bf16", .nthreads = 1 }, .progress = count, .ctx = o
+    };
+    o->rc = comm_world_join(o->world, o->rank, &comm, &o->err);
+    if (o->rc)
+        return NULL;
+    o->rc = encoding_find(o->encoding, comm, &o->err);
+    o->nmissing = o->encoding->texts.nmissing + o->encoding->pictures.nmissing;
+    if (!o->rc)
+        o->rc = encode_texts(&work, &o->encoder, comm, &o->err);
+    if (!o->rc)
+        o->rc = encode_pictures(&work, comm, &o->err);
+    if (o->rc)
+        job_status_fail(o->job_status, &o->err);
+    comm->ops->free(comm);
+    return NULL;
+}
+
+/* Ranks that share nothing but the communicator's memory. all: (RANKS) the caller closes them. */
+static void encode_together(const struct fixture *f, const char *pictures, uint32_t nranks, uint64_t stop_at,
+                            struct one *all)
+{
+    const struct train_options opt = { .nranks = nranks, .nthreads = 1, .copy_gathers = true };
+    const struct job job = { .config = &f->config, .opt = &opt, .nranks = nranks, .nlocal = nranks, .nthreads = 1 };
     struct fsdpck_error err = { 0 };
-    struct fixture f;
-    struct stopper s = { 0 };
-    struct picture_set set;
-    open_fixture(&f);
-    for (size_t i = 0; i < all->n; i++)
-        s.at += all->entries[i].text % 2 == share;
-    struct prepare p = work_of(&f);
-    p.share = share;
-    p.nsharing = 2;
-    p.progress = stop_at;
-    p.stop = &s.stop;
-    p.ctx = &s;
-    assert_int_equal(image_prepare(&p, &set, &err), s.at ? FSDPCK_ERR_STOPPED : 0);
-    picture_set_free(&set);
-    for (size_t i = 0; i < all->n && s.at; i++) {
-        assert_int_equal(is_cached(&f, all->entries[i].text), all->entries[i].text % 2 == share);
-        assert_false(is_cached(&f, all->entries[i].latents));
+    struct job_status *job_status;
+    struct comm_world *world;
+    must(job_status_new(0, nranks, nranks, 60, &job_status, &err), &err);
+    for (uint32_t r = 0; r < nranks; r++) {
+        all[r] = (struct one){ .f = f, .pictures = pictures, .job = &job, .job_status = job_status, .rank = r };
+        all[r].stop_at = r ? 0 : stop_at;
+        must(open_one(&all[r]), &all[r].err);
     }
+    must(comm_world_new(nranks, job_comm_sizes(&all[0].encoder.whole.job), job_status, &world, &err), &err);
+    for (uint32_t r = 0; r < nranks; r++) {
+        all[r].world = world;
+        assert_int_equal(pthread_create(&all[r].thread, NULL, run_rank, &all[r]), 0);
+    }
+    for (uint32_t r = 0; r < nranks; r++)
+        pthread_join(all[r].thread, NULL);
+    comm_world_free(world);
+    job_status_free(job_status);
+}
+
+static void close_all(struct one *all, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) {
+        picture_set_free(&all[r].set);
+        encoding_free(all[r].encoding);
+        text_encoder_close(&all[r].encoder);
+    }
+}
+
+static size_t count_cached(const struct one *o)
+{
+    size_t n = is_cached(o->f, o->set.no_text);
+    for (size_t i = 0; i < o->set.n; i++) {
+        n += o->set.entries[i].text != o->set.no_text && is_cached(o->f, o->set.entries[i].text);
+        n += is_cached(o->f, o->set.entries[i].latents);
+    }
+    return n;
+}
+
+/* Stopped after the first waves, ranks have done these and no more; others, fewer, go on with the rest. */
+static void test_stopped_and_gone_on(void **state)
+{
+    struct fixture f;
+    struct one all[RANKS];
+    (void)state;
+    open_fixture(&f);
+    encode_together(&f, f.config.data.train, RANKS, 1, all);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(all[r].rc, FSDPCK_ERR_STOPPED);
+        assert_int_equal(all[r].nmissing, 8); /* of four pictures one has no caption, as a text that is left out */
+    }
+    assert_int_equal(count_cached(&all[0]), RANKS);
+    close_all(all, RANKS);
+    encode_together(&f, f.config.data.train, 2, 0, all);
+    for (uint32_t r = 0; r < 2; r++) {
+        must(all[r].rc, &all[r].err);
+        assert_int_equal(all[r].nmissing, 8 - RANKS);
+    }
+    assert_int_equal(all[0].done, 8 - RANKS);
+    assert_int_equal(all[0].total, 8 - RANKS);
+    assert_int_equal(count_cached(&all[0]), 8);
+    close_all(all, 2);
     close_fixture(&f);
 }
 
-static void test_own_part_first(void **state)
+static void copy_part(const char *from, const char *to, size_t nbytes)
 {
-    struct fixture f;
-    struct picture_set all;
-    (void)state;
-    open_fixture(&f);
-    list(&f, &all);
-    assert_int_equal(all.n, 4);
-    own_part_first(&all, 0);
-    own_part_first(&all, 1);
-    picture_set_free(&all);
-    close_fixture(&f);
+    char data[500];
+    FILE *in = fopen(from, "r"), *out = fopen(to, "w");
+    assert_true(in && out && nbytes <= sizeof data && fread(data, 1, nbytes, in) == nbytes);
+    assert_true(fwrite(data, 1, nbytes, out) == nbytes && fclose(in) == 0 && fclose(out) == 0);
 }
 
-/* One of several, alone, does what the others would have done. */
-static void test_all_is_done(void **state)
+/* A list of a whole picture and of one that is cut behind its header. */
+static void list_broken(const struct fixture *f, char path[2 * PATH])
 {
-    struct fsdpck_error err = { 0 };
+    char whole[2 * PATH], cut[2 * PATH];
+    snprintf(whole, sizeof whole, "%s/wide.png", f->config.data.train);
+    snprintf(cut, sizeof cut, "%s/cut.png", f->folder);
+    snprintf(path, 2 * PATH, "%s/broken.jsonl", f->folder);
+    copy_part(whole, cut, 500);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    fprintf(out, "{\"image\": \"cut.png\"}\n{\"image\": \"%s\"}\n", whole);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* A picture that one rank cannot read ends all of them; the others know that the failure is not theirs. */
+static void test_one_fails(void **state)
+{
     struct fixture f;
-    struct picture_set set;
+    struct one all[RANKS];
+    char path[2 * PATH], line[2048];
+    size_t npeers = 0;
     (void)state;
     open_fixture(&f);
-    struct prepare p = work_of(&f);
-    p.share = 2;
-    p.nsharing = 3;
-    must(image_prepare(&p, &set, &err), &err);
-    for (size_t i = 0; i < set.n; i++)
-        assert_true(is_cached(&f, set.entries[i].text) && is_cached(&f, set.entries[i].latents));
-    assert_true(is_cached(&f, set.no_text));
-    picture_set_free(&set);
+    list_broken(&f, path);
+    encode_together(&f, path, RANKS, 0, all);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        npeers += all[r].rc == FSDPCK_ERR_PEER;
+        if (all[r].rc != FSDPCK_ERR_PEER)
+            assert_non_null(strstr(fsdpck_error_format(&all[r].err, line, sizeof line), "cut.png"));
+    }
+    assert_int_equal(npeers, RANKS - 1);
+    close_all(all, RANKS);
     close_fixture(&f);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_own_part_first), cmocka_unit_test(test_all_is_done) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_stopped_and_gone_on), cmocka_unit_test(test_one_fails) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

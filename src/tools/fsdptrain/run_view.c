@@ -293,7 +293,9 @@ static void describe_phase(enum train_phase phase, uint64_t done, uint64_t total
     char a[TEXT_NBYTES], clock[TEXT_NBYTES];
     double part = total ? (double)done / (double)total : 1;
     int n = snprintf(line, nbytes, "%s: %.0f %%", what[phase], 100 * (part < 1 ? part : 1));
-    if (phase != TRAIN_FIRST_STEP)
+    if (phase == TRAIN_ENCODING)
+        n += snprintf(line + n, nbytes - (size_t)n, ", %" PRIu64 " in all", total);
+    else if (phase != TRAIN_FIRST_STEP)
         n += snprintf(line + n, nbytes - (size_t)n, ", %s in all", text_bytes(total, a));
     if (done && part < 1)
         snprintf(line + n, nbytes - (size_t)n, ", %s left", text_clock(seconds * (1 - part) / part, clock));

@@ -9,7 +9,7 @@
 
 struct job_status;
 
-enum { JOB_STATUS_NRESULTS = 9 };
+enum { JOB_STATUS_NRESULTS = 10 };
 
 /* The supervisor's ranks, first … first+nlocal-1 of nranks, get a slot each. */
 int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,

@@ -67,7 +67,6 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
 void data_describe(const struct data *d, struct train_data_facts *out)
 {
     *out = (struct train_data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count, .by_plan = d->planned };
-    out->nto_encode = data_to_encode(d);
     for (size_t i = 0; i < d->nmembers; i++) {
         const struct document *doc = &d->docs[d->members[i]];
         out->ntok += doc->ntok;

@@ -102,7 +102,4 @@ int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err);
 int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
               struct fsdpck_error *err);
 
-/* Pictures and captions that are not in the cache, on paper; 0 of texts. */
-uint64_t data_to_encode(const struct data *d);
-
 #endif

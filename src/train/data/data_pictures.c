@@ -21,11 +21,6 @@ bool data_has_pictures(const struct data *d)
     return d->pictures != NULL;
 }
 
-uint64_t data_to_encode(const struct data *d)
-{
-    return d->pictures ? d->pictures->nto_encode : 0;
-}
-
 /* A document for each, a row for each document. */
 static int add_documents(struct data *d, struct fsdpck_error *err)
 {

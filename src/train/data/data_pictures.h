@@ -18,8 +18,7 @@ struct picture_set {
     size_t n;
     uint64_t no_text; /* the embedding for a caption that is left out */
     int64_t ntext, text_width, nchannel;
-    bool rounded;        /* embeddings are bf16 */
-    uint64_t nto_encode; /* on paper: latents and embeddings that are not in the cache */
+    bool rounded; /* embeddings are bf16 */
 };
 
 /* Takes the set. */

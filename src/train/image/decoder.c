@@ -8,7 +8,7 @@ int image_decoder_open(const struct pipeline *p, const struct sampler_options *o
 {
     const size_t nbytes = (size_t)(height * width * 3);
     *out = (struct image_decoder){ .height = height, .width = width, .pixels = malloc(nbytes) };
-    return out->pixels ? vae_work_open(p, false, opt, nchannel, &out->work, err) : fsdpck_error_nomem(err, nbytes);
+    return out->pixels ? vae_work_open(p, false, opt, 0, nchannel, &out->work, err) : fsdpck_error_nomem(err, nbytes);
 }
 
 void image_decoder_close(struct image_decoder *d)
@@ -30,8 +30,8 @@ int image_decoder_run(struct image_decoder *d, const float *latents, struct imag
 int image_decoder_count(const struct pipeline *p, const struct sampler_options *opt, int64_t height, int64_t width,
                         uint64_t *nbytes, struct fsdpck_error *err)
 {
-    int rc = vae_count_decoding(p, vae_work_dtype(opt), opt->vae_tiling, &opt->fs, height / IMAGE_UNIT,
-                                width / IMAGE_UNIT, nbytes, err);
+    int rc = vae_count(p, false, vae_work_dtype(opt), opt->vae_tiling, &opt->fs, height / IMAGE_UNIT,
+                       width / IMAGE_UNIT, nbytes, err);
     *nbytes += rc ? 0 : (uint64_t)(height * width * 3);
     return rc;
 }

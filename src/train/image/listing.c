@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <train/image.h>
 
 #include "arrays/grow.h"
 #include "text/file.h"

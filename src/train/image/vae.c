@@ -156,29 +156,31 @@ int64_t vae_unit(const struct vae *v)
     return unit_of(&v->config);
 }
 
-static uint64_t count_weights(const struct fsdpck_source *src, enum kern_dtype dtype)
+static uint64_t count_weights(const struct fsdpck_source *src, const char *half, enum kern_dtype dtype)
 {
     uint64_t nelem = 0;
     for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
-        nelem += strncmp(t->name, "decoder.", 8) == 0 ? t->nelem : 0;
+        nelem += strncmp(t->name, half, strlen(half)) == 0 ? t->nelem : 0;
     }
     return nelem * (uint64_t)kern_dtype_bytes(dtype);
 }
 
 /* For pixels: of the whole picture, or of the largest tile with what joins tiles. */
-static uint64_t buffers_of(const struct vae_config *c, enum kern_dtype dtype, int64_t height, int64_t width)
+static uint64_t buffers_of(const struct vae_config *c, const int64_t *channels, enum kern_dtype dtype, int64_t height,
+                           int64_t width)
 {
     const int64_t tile = vae_tile(c, height, width);
     const struct tiles tiles = { .height = height, .width = width, .tile_in = tile, .tile_out = tile, .nchannel = 3 };
     if (!tile)
-        return vae_buffers(height, width, dtype, c, c->channels);
+        return vae_buffers(height, width, dtype, c, channels);
     return tiles_nbytes(&tiles) +
-           vae_buffers(height < tile ? height : tile, width < tile ? width : tile, dtype, c, c->channels);
+           vae_buffers(height < tile ? height : tile, width < tile ? width : tile, dtype, c, channels);
 }
 
-int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool tiled, const struct fsdpck_options *opt,
-                       int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err)
+int vae_count(const struct pipeline *p, bool encoder, enum kern_dtype dtype, bool tiled,
+              const struct fsdpck_options *opt, int64_t height, int64_t width, uint64_t *nbytes,
+              struct fsdpck_error *err)
 {
     struct vae_config c = { 0 };
     struct fsdpck_source *src = NULL;
@@ -187,7 +189,9 @@ int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool til
     if (!rc)
         rc = open_weights(p, opt, &src, err);
     if (!rc)
-        *nbytes = count_weights(src, dtype) + buffers_of(&c, dtype, unit_of(&c) * height, unit_of(&c) * width);
+        *nbytes =
+            count_weights(src, encoder ? "encoder." : "decoder.", dtype) +
+            buffers_of(&c, encoder ? c.encoder_channels : c.channels, dtype, unit_of(&c) * height, unit_of(&c) * width);
     fsdpck_source_close(src);
     return rc;
 }

@@ -81,10 +81,11 @@ int vae_move(struct vae *v, const struct kern_device *device, int index, struct 
 int vae_decode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const float *latents,
                int64_t height, int64_t width, uint8_t *pixels, struct fsdpck_error *err);
 int64_t vae_unit(const struct vae *v);
-/* The bytes that the decoder takes for a picture of height × width latent pixels: its weights and its buffers. Reads
+/* The bytes that one half takes for a picture of height × width latent pixels: its weights and its buffers. Reads
  * headers only. */
-int vae_count_decoding(const struct pipeline *p, enum kern_dtype dtype, bool tiled, const struct fsdpck_options *opt,
-                       int64_t height, int64_t width, uint64_t *nbytes, struct fsdpck_error *err);
+int vae_count(const struct pipeline *p, bool encoder, enum kern_dtype dtype, bool tiled,
+              const struct fsdpck_options *opt, int64_t height, int64_t width, uint64_t *nbytes,
+              struct fsdpck_error *err);
 /* pixels: (height, width, 3), both multiples of vae_unit(). latents: (height · width / unit², 4 · nlatent), normalized:
  * the mean of the distribution, so that a picture has one encoding. */
 int vae_encode(const struct vae *v, const struct kern_device *device, struct kern_stream *stream, const uint8_t *pixels,

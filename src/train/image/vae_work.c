@@ -23,11 +23,12 @@ enum kern_dtype vae_work_dtype(const struct sampler_options *opt)
     return opt->dtype && strcmp(opt->dtype, "fp32") == 0 ? KERN_F32 : KERN_BF16;
 }
 
-static int start(struct vae_work *w, const struct sampler_options *opt, int *index, struct fsdpck_error *err)
+static int start(struct vae_work *w, const struct sampler_options *opt, uint32_t local, int *index,
+                 struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "no threads";
     struct rank_device where;
-    int rc = device_find(opt->device, opt->module, 0, &where, err);
+    int rc = device_find(opt->device, opt->module, local, &where, err);
     if (rc)
         return rc;
     w->device = where.device;
@@ -38,12 +39,12 @@ static int start(struct vae_work *w, const struct sampler_options *opt, int *ind
                : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels cannot start: %s", message);
 }
 
-int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_options *opt, int64_t nchannel,
-                  struct vae_work *out, struct fsdpck_error *err)
+int vae_work_open(const struct pipeline *p, bool encoder, const struct sampler_options *opt, uint32_t local,
+                  int64_t nchannel, struct vae_work *out, struct fsdpck_error *err)
 {
     int index;
     *out = (struct vae_work){ 0 };
-    int rc = start(out, opt, &index, err);
+    int rc = start(out, opt, local, &index, err);
     if (!rc)
         rc = vae_open(p, encoder, vae_work_dtype(opt), opt->vae_tiling, &opt->fs, &out->vae, err);
     if (!rc)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "image/encoding.h"
 #include "rank/files.h"
 #include "rank/gather.h"
 #include "run/build_id.h"
@@ -42,16 +43,21 @@ static const char *name_of(const struct comm *c, uint32_t rank, char *text, size
     return text;
 }
 
-static int same_everywhere(struct rank *r, const char *what, uint64_t mine, struct fsdpck_error *err)
+static int same_for_all(struct comm *comm, const char *what, uint64_t mine, struct fsdpck_error *err)
 {
     uint64_t all[COMM_MAX_SUM];
     uint32_t other;
-    int rc = find_other(r->comm, mine, all, &other, err);
+    int rc = find_other(comm, mine, all, &other, err);
     char name[96];
-    if (!rc && other < r->comm->nranks)
+    if (!rc && other < comm->nranks)
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%s does not have the same %s as rank 0",
-                              name_of(r->comm, other, name, sizeof name), what);
+                              name_of(comm, other, name, sizeof name), what);
     return rc;
+}
+
+static int same_everywhere(struct rank *r, const char *what, uint64_t mine, struct fsdpck_error *err)
+{
+    return same_for_all(r->comm, what, mine, err);
 }
 
 static int same_weights(struct rank *r, struct fsdpck_error *err)
@@ -103,35 +109,35 @@ static int create_token(const char *path, struct fsdpck_error *err)
 }
 
 /* Rank 0 creates a file with a random name; every rank checks that it exists. */
-static int check_output_dir_is_shared(struct rank *r, struct fsdpck_error *err)
+static int check_output_dir_is_shared(struct comm *comm, const struct job *job, struct fsdpck_error *err)
 {
-    const char *folder = r->job->config->output_dir;
+    const char *folder = job->config->output_dir;
     char path[FILES_PATH], name[40], blind_rank[96];
     uint64_t token = 0, sees[COMM_MAX_SUM];
     uint32_t blind;
     int rc = 0, mine = 0;
-    if (r->comm->rank == 0 && getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
+    if (comm->rank == 0 && getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
         rc = fsdpck_error_sys(err, errno, NULL, "getrandom");
     if (!rc)
-        rc = r->comm->ops->sum_u64(r->comm, &token, 1, err);
+        rc = comm->ops->sum_u64(comm, &token, 1, err);
     snprintf(name, sizeof name, ".rank0-%016" PRIx64, token);
     if (!rc)
         rc = files_join(path, folder, name, err);
-    if (!rc && r->comm->rank == 0)
+    if (!rc && comm->rank == 0)
         mine = create_token(path, err);
     if (!rc)
-        rc = r->comm->ops->barrier(r->comm, "look at output_dir", err);
+        rc = comm->ops->barrier(comm, "look at output_dir", err);
     if (rc)
         return rc;
-    rc = find_other(r->comm, access(path, F_OK) == 0, sees, &blind, err);
-    if (r->comm->rank == 0)
+    rc = find_other(comm, access(path, F_OK) == 0, sees, &blind, err);
+    if (comm->rank == 0)
         unlink(path);
-    if (!rc && blind < r->comm->nranks)
+    if (!rc && blind < comm->nranks)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, folder,
                               "%s does not see what rank 0 writes to output_dir: every rank needs the same "
                               "folder, as on a file system that "
                               "the hosts share",
-                              name_of(r->comm, blind, blind_rank, sizeof blind_rank));
+                              name_of(comm, blind, blind_rank, sizeof blind_rank));
     return rc ? rc : mine;
 }
 
@@ -187,6 +193,12 @@ int agree_on_mesh(struct comm *comm, const struct job *job, struct fsdpck_error 
     return err->code;
 }
 
+int agree_on_encoding(struct comm *comm, const struct job *job, struct fsdpck_error *err)
+{
+    int rc = check_output_dir_is_shared(comm, job, err);
+    return rc ? rc : same_for_all(comm, "pictures and texts to encode", encoding_hash(job->encoding), err);
+}
+
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
     const char *slash = resume ? strrchr(resume, '/') : NULL,
@@ -194,7 +206,7 @@ int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
                         : resume ? resume
                                  : ""; /* compare names only: hosts may mount the folder at different paths */
     comm_at(r->comm, 0, "agreement on the run");
-    int rc = check_output_dir_is_shared(r, err);
+    int rc = check_output_dir_is_shared(r->comm, r->job, err);
     if (!rc)
         rc = note_clocks(r, err);
     if (!rc)

@@ -13,6 +13,7 @@
 #include "rank/device.h"
 #include "rank/files.h"
 #include "run/date.h"
+#include "run/encoder.h"
 #include "run/picture_samples.h"
 #include "run/warn.h"
 #include "run/samples.h"
@@ -46,39 +47,31 @@ static struct fsdpck_options for_data(const struct job *job)
     return opt;
 }
 
-static void prepared(void *ctx, uint64_t done, uint64_t total)
-{
-    const struct train_options *opt = ctx;
-    opt->phase(opt->ctx, TRAIN_ENCODING, done, total);
-}
-
-/* Latents and embeddings are computed by this process, before there are ranks. */
+/* The ranks encode what is found here. */
 static int open_pictures(struct job *job, const char *from, struct data **out, struct fsdpck_error *err)
 {
-    const unsigned nranks = job->opt->launched_nranks ? 1 : job->nranks;
     const bool trains = from == job->config->data.train;
     struct picture_samples *samples = trains ? samples_of_pictures(job->samples) : NULL;
-    struct prepare p = { .config = job->config,
-                         .fs = job->fs,
-                         .nthreads = job->nthreads * nranks,
-                         .pictures = from,
-                         .once = !trains,
-                         .on_paper = job->opt->on_paper,
-                         .share = job->opt->launched_rank,
-                         .nsharing = job->opt->launched_nranks,
-                         .progress = job->opt->phase ? prepared : NULL,
-                         .stop = job->opt->stop,
-                         .ctx = (void *)job->opt };
+    struct prepare p = { .pictures = from, .once = !trains, .on_paper = job->opt->on_paper, .stop = job->opt->stop };
     if (samples)
         p.texts = picture_samples_texts(samples, &p.text_names, &p.ntexts);
     struct picture_set set;
-    int rc = image_prepare(&p, &set, err);
+    int rc = image_prepare(&p, job->encoding, &set, err);
     if (!rc && samples)
         picture_samples_find(samples, &set);
     if (!rc)
         rc = data_open_pictures(job->config, &set, out, err);
     picture_set_free(&set);
     return rc;
+}
+
+static int open_train(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt,
+                      struct fsdpck_error *err)
+{
+    if (!dated->pipeline)
+        return data_open(dated, job->model.nvocab, opt, &job->data, err);
+    int rc = encoding_new(job->config, &job->fs, !job->opt->on_paper, &job->encoding, err);
+    return rc ? rc : open_pictures(job, job->config->data.train, &job->data, err);
 }
 
 static int refuse_key(const char *key, const char *why, struct fsdpck_error *err)
@@ -347,10 +340,13 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = open_samples(&job, &dated, err);
     if (!rc)
-        rc = config->pipeline ? open_pictures(&job, config->data.train, &job.data, err)
-                              : data_open(&dated, job.model.nvocab, &data_opt, &job.data, err);
+        rc = open_train(&job, &dated, &data_opt, err);
     if (!rc)
         rc = open_eval(&job, &dated, &data_opt, err);
+    if (!rc && job.encoding)
+        rc = encoding_settle(job.encoding, err);
+    if (!rc && job.encoding)
+        rc = encoder_check(&job, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
     if (rc)
@@ -368,5 +364,6 @@ int job_open(const struct train_config *config, const struct train_options *opt,
 void job_close(struct job *job)
 {
     samples_free(job->samples);
+    encoding_free(job->encoding);
     job_free(job);
 }

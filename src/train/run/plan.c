@@ -5,7 +5,9 @@
 
 #include <string.h>
 
+#include "image/encoding.h"
 #include "rank/grad_file.h"
+#include "run/encoder.h"
 #include "run/plan_groups.h"
 #include "run/plan_time.h"
 #include "run/plan_traffic.h"
@@ -22,7 +24,6 @@ static void count_data(const struct job *job, struct train_plan *out)
     out->nsupervised = facts.nsupervised;
     out->longest_ntok = facts.longest_ntok;
     out->nrows = facts.nrows;
-    out->nto_encode = facts.nto_encode;
     job_largest(job, &ntok, &ndocs);
     out->largest_micro_ntok = (uint64_t)ntok;
 }
@@ -159,5 +160,23 @@ int plan_make(const struct job *job, const struct rates *rates, struct train_pla
     if (!rc && rates)
         rc = plan_time(job, &where, c->nrecomputed, rates, out, err);
     compute_free(c);
+    return rc;
+}
+
+int plan_encoding(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
+{
+    struct rank_device where;
+    struct kern_device device;
+    uint64_t ntexts, npictures;
+    if (!job->encoding)
+        return 0;
+    encoding_count(job->encoding, &ntexts, &npictures);
+    out->nto_encode = ntexts + npictures;
+    int rc = open_on_paper(job, &where, &device, err);
+    if (!rc)
+        rc = encoder_count(job, &where, &out->encoding_nbytes, err);
+    if (out->peak_nbytes < out->encoding_nbytes)
+        out->peak_nbytes = out->encoding_nbytes;
+    out->all_ranks_nbytes = out->peak_nbytes * job->nranks;
     return rc;
 }

@@ -38,6 +38,8 @@ int train_plan(const struct train_config *config, const struct train_options *op
         rc = find_rates(opt, &found, &rates, err);
     if (!rc)
         rc = plan_make(&job, rates, out, err);
+    if (!rc)
+        rc = plan_encoding(&job, out, err);
     job_close(&job);
     return rc;
 }

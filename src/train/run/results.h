@@ -12,6 +12,7 @@ struct loop_results {
     uint64_t skipped_before;    /* the same: before this call, plus 1; 0: not known yet */
     uint64_t requested_save;    /* step of a requested save that has not been answered; 0: none */
     uint64_t comes_back;        /* the step is saved, and lost ranks come back */
+    uint64_t encoded;           /* texts and pictures have been encoded, if there are any */
 };
 
 /* True if all steps are done, but the last ten or half of them were skipped. The result is not usable. */

@@ -17,10 +17,12 @@
 
 #include "comm/comm_local.h"
 #include "comm/comm_mpi.h"
+#include "image/encoding.h"
 #include "rank/files.h"
 #include "run/agree.h"
 #include "run/cycle.h"
 #include "run/automatic.h"
+#include "run/encoder.h"
 #include "run/kept.h"
 #include "run/launcher_end.h"
 #include "run/loop.h"
@@ -34,6 +36,7 @@ struct supervisor {
     struct job *job;
     struct job_status *job_status;
     struct comm_world *world;
+    struct encoder *encoder;
     const char *resume;
     const struct cycle_tenant *tenants;
     pid_t supervisor;
@@ -103,6 +106,12 @@ static int tie_to_supervisor(struct supervisor *f, struct fsdpck_error *err)
     return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
 }
 
+static int join_local(const struct supervisor *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
+{
+    int rc = encoder_run(f->encoder, f->job, number, NULL, err);
+    return rc ? rc : comm_world_join(f->world, number, comm, err);
+}
+
 /* Joins the ranks that a launcher started. They agree on what rank 0 chooses before they allocate memory. settled: must
  * live as long as the job. */
 static int join_launched(const struct supervisor *f, uint32_t number, struct train_config *settled, struct comm **comm,
@@ -111,6 +120,8 @@ static int join_launched(const struct supervisor *f, uint32_t number, struct tra
     int rc = comm_mpi_join(f->job_status, number, f->job->nranks, comm, err);
     if (!rc)
         rc = agree_on_build(*comm, err);
+    if (!rc)
+        rc = encoder_run(f->encoder, f->job, number, *comm, err);
     if (!rc)
         rc = automatic_agree(*comm, f->job, settled, err);
     if (!rc)
@@ -163,7 +174,8 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     struct fsdpck_error err = { 0 };
     struct comm *comm = NULL;
     struct rank *r = NULL;
-    struct loop_results scratch = { 0 };
+    struct loop_results scratch = { 0 },
+                        *results = number == f->job->first ? (void *)job_status_results(f->job_status) : &scratch;
     struct train_config settled;
     install_signal_handlers(f->job_status);
     signal(SIGXFSZ, SIG_IGN); /* report a file size limit as EFBIG; mpirun does not let ranks inherit SIG_IGN */
@@ -173,8 +185,9 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (number != 0)
         silence(f->job);
     if (!rc)
-        rc =
-            f->world ? comm_world_join(f->world, number, &comm, &err) : join_launched(f, number, &settled, &comm, &err);
+        rc = f->world ? join_local(f, number, &comm, &err) : join_launched(f, number, &settled, &comm, &err);
+    if (!rc)
+        results->encoded = true;
     if (!rc)
         rc = kept_open(f->job, comm, f->resume, &err);
     if (!rc)
@@ -182,9 +195,7 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (!rc && f->job->ntenants)
         rc = cycle_run(r, f->tenants, &err);
     else if (!rc)
-        rc = loop_run(r, f->resume,
-                      number == f->job->first ? (struct loop_results *)job_status_results(f->job_status) : &scratch,
-                      &err);
+        rc = loop_run(r, f->resume, results, &err);
     if (rc)
         rank_fail(f->job, f->job_status, &err);
     if (rc && comm && !f->world)
@@ -287,6 +298,21 @@ static uint32_t poll_children(const struct supervisor *f, struct child *children
     return left;
 }
 
+static const struct loop_results *results_of(const struct supervisor *f)
+{
+    return (struct loop_results *)job_status_results(f->job_status);
+}
+
+/* A run that is stopped before its first step has nothing to save. */
+static const char *note_of_stop(const struct supervisor *f)
+{
+    if (f->job->encoding && !results_of(f)->encoded)
+        return "stopping: the texts and pictures that are encoded stay in the cache";
+    return f->job->opt->launched_nranks
+               ? "stopping: the step is finished and saved first"
+               : "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved";
+}
+
 /* Prints the note once and at once: a step may take long, and a user who sees nothing signals again, which ends the run
  * without a save. On SIGTERM under mpirun, prints nothing, because mpirun kills the ranks before a step can end. */
 static void note_stop(const struct supervisor *f, bool failed, bool *noted)
@@ -296,11 +322,7 @@ static void note_stop(const struct supervisor *f, bool failed, bool *noted)
         return;
     const bool kills = opt->dies_of_sigterm && opt->stop && *opt->stop == SIGTERM;
     if (f->job->first == 0 && opt->note && !kills)
-        opt->note(
-            opt->ctx,
-            opt->launched_nranks
-                ? "stopping: the step is finished and saved first"
-                : "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
+        opt->note(opt->ctx, note_of_stop(f));
     *noted = true;
 }
 
@@ -355,11 +377,6 @@ static int start(struct supervisor *f, struct child *children, struct fsdpck_err
     return 0;
 }
 
-static const struct loop_results *results_of(const struct supervisor *f)
-{
-    return (struct loop_results *)job_status_results(f->job_status);
-}
-
 void supervise_read(const struct job *job, const struct loop_results *results, struct train_result *result)
 {
     struct fsdpck_error none = { 0 };
@@ -386,17 +403,22 @@ int supervise(struct job *job, const char *resume, const struct cycle_tenant *te
     struct supervisor f = {
         .job = job, .resume = resume, .tenants = tenants, .n = job->opt->launched_nranks ? 1 : job->nranks
     };
+    struct encoder encoder = { 0 };
     struct child *children = calloc(f.n, sizeof *children);
     int rc = children ? 0 : fsdpck_error_nomem(err, f.n * sizeof *children);
+    f.encoder = &encoder;
     if (!rc)
         rc = job_status_new(job->first, f.n, job->nranks, patience, &f.job_status, err);
     if (!rc && !job->opt->launched_nranks)
         rc = comm_world_new(job->nranks, job_comm_sizes(job), f.job_status, &f.world, err);
+    if (!rc)
+        rc = encoder_open(job, f.job_status, &encoder, err);
     *end = (struct supervise_end){ 0 };
     if (!rc && job->recovery.stopping)
         job_status_stop(f.job_status);
     if (!rc) {
         rc = start(&f, children, err);
+        encoder_unmap(&encoder);
         bool failed = watch(&f, children);
         if (!rc && failed)
             rc = job_status_error(f.job_status, err)
@@ -405,6 +427,8 @@ int supervise(struct job *job, const char *resume, const struct cycle_tenant *te
         result->lost = rc && (job_status_has_lost(f.job_status) || err->sys_errno == ETIMEDOUT);
         if (result->lost)
             hint_resume(job, err);
+        if (job->encoding)
+            job->encoding->complete |= results_of(&f)->encoded > 0;
         if (!tenants)
             supervise_read(job, results_of(&f), result);
         *end = (struct supervise_end){ .nlost = rc ? count_lost(&f, children) : 0,
@@ -419,6 +443,7 @@ int supervise(struct job *job, const char *resume, const struct cycle_tenant *te
         if (result->reported_elsewhere)
             refusal_await_report(job->opt, err);
     }
+    encoder_close(&encoder);
     comm_world_free(f.world);
     job_status_free(f.job_status);
     free(children);

@@ -159,7 +159,7 @@ enum { TRAIN_PLAN_GROUPS = 64 };
 struct train_plan {
     uint64_t nsteps;
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* of an epoch of the data, truncated and packed */
-    uint64_t nto_encode;                                    /* pictures and captions that the run encodes first */
+    uint64_t nto_encode;                                    /* pictures and texts that the run encodes first */
     uint64_t ntrained, nfrozen;                             /* elements, whole model */
     uint32_t nshards, nreplicas; /* ranks of a shard group; number of shard groups, each with all parameters */
     uint64_t shard_nbytes;       /* the rank's part of all parameters in the compute dtype, or what it shares with other
@@ -181,8 +181,9 @@ struct train_plan {
     uint64_t nrecomputed;            /* blocks that keep only their input and are recomputed in the backward pass */
     uint64_t activation_nbytes;      /* activations and scratch of the largest micro-batch */
     uint64_t sample_nbytes;          /* keys, values and activations of samples */
-    uint64_t peak_nbytes;            /* the sum of all these; on_device: without the copies on the host */
-    uint64_t all_ranks_nbytes;       /* of all ranks, shared memory counted once (PSS) */
+    uint64_t encoding_nbytes;        /* of the text encoder or the autoencoder, before all these are there */
+    uint64_t peak_nbytes;      /* the sum of all these, or encoding_nbytes; on_device: without the copies on the host */
+    uint64_t all_ranks_nbytes; /* of all ranks, shared memory counted once (PSS) */
     /* Bytes are of device memory: exactly what a run allocates there, in one piece. Gradients are those of a packet;
      * the reduced ones count as optimizer state. */
     bool on_device;
@@ -203,8 +204,7 @@ struct train_plan {
 /* The training or evaluation data after truncation and packing. */
 struct train_data_facts {
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* nrows: of an epoch; micro-batches under data.plan */
-    uint64_t nto_encode; /* of a plan for pictures: those and captions that are not in the cache yet */
-    uint64_t nempty;     /* documents without a supervised token, under data.plan; otherwise they are skipped */
+    uint64_t nempty; /* documents without a supervised token, under data.plan; otherwise they are skipped */
     bool by_plan;
 };
 
