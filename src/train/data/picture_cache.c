@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data/picture_cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fsdpck/dtype.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "arrays/grow.h"
 #include "text/new_file.h"
 
 enum { VERSION = 1 };
@@ -30,6 +32,47 @@ int picture_cache_open(const char *output_dir, bool creates, struct picture_cach
 static void path_of(const struct picture_cache *c, const struct picture_matrix *m, char path[4200])
 {
     snprintf(path, 4200, "%s/picture-%016llx.bin", c->folder, (unsigned long long)m->id);
+}
+
+static int by_id(const void *x, const void *y)
+{
+    const uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    return (a > b) - (a < b);
+}
+
+int picture_names_read(const struct picture_cache *c, struct picture_names *out, struct fsdpck_error *err)
+{
+    size_t room = 0;
+    unsigned long long id;
+    int rc = 0, end;
+    *out = (struct picture_names){ 0 };
+    DIR *d = opendir(c->folder);
+    if (!d)
+        return errno == ENOENT ? 0 : fsdpck_error_sys(err, errno, c->folder, "open");
+    for (struct dirent *e; !rc && (e = readdir(d));) {
+        end = 0;
+        if (sscanf(e->d_name, "picture-%16llx.bin%n", &id, &end) != 1 || !end || e->d_name[end])
+            continue;
+        if (grow((void **)&out->ids, &room, out->n + 1, sizeof *out->ids))
+            out->ids[out->n++] = id;
+        else
+            rc = fsdpck_error_nomem(err, (out->n + 1) * sizeof *out->ids);
+    }
+    closedir(d);
+    if (out->n)
+        qsort(out->ids, out->n, sizeof *out->ids, by_id);
+    return rc;
+}
+
+bool picture_names_have(const struct picture_names *names, uint64_t id)
+{
+    return names->n && bsearch(&id, names->ids, names->n, sizeof id, by_id);
+}
+
+void picture_names_free(struct picture_names *names)
+{
+    free(names->ids);
+    *names = (struct picture_names){ 0 };
 }
 
 static size_t nbytes_of(const struct picture_matrix *m)

@@ -19,6 +19,17 @@ struct picture_matrix {
 
 /* creates: the folder, where it is missing. */
 int picture_cache_open(const char *output_dir, bool creates, struct picture_cache *out, struct fsdpck_error *err);
+/* The names of all files there. NFS remembers for a while that a file was missing: one that another host may still
+ * write must not be looked up before. */
+struct picture_names {
+    uint64_t *ids; /* (n) in order; owned */
+    size_t n;
+};
+/* *out: empty if there is no folder; needs picture_names_free() also after a failure. */
+int picture_names_read(const struct picture_cache *c, struct picture_names *out, struct fsdpck_error *err);
+bool picture_names_have(const struct picture_names *names, uint64_t id);
+void picture_names_free(struct picture_names *names);
+
 /* True if a file of this size is there, whatever is in it. */
 bool picture_cache_may_have(const struct picture_cache *c, const struct picture_matrix *m);
 /* True if a sound file of this shape is there. */

@@ -35,6 +35,8 @@ int encoding_new(const struct train_config *config, const struct fsdpck_options 
         rc = read_widths(e, err);
     if (!rc)
         rc = picture_cache_open(config->output_dir, creates, &e->cache, err);
+    if (!rc)
+        rc = picture_names_read(&e->cache, &e->found, err);
     if (rc)
         encoding_free(e);
     else
@@ -62,6 +64,7 @@ void encoding_free(struct encoding *e)
         return;
     free_list(&e->texts);
     free_list(&e->pictures);
+    picture_names_free(&e->found);
     free(e);
 }
 
@@ -142,11 +145,16 @@ int encoding_settle(struct encoding *e, struct fsdpck_error *err)
     return rc ? rc : settle(&e->pictures, err);
 }
 
+bool encoding_may_have(const struct encoding *e, const struct picture_matrix *m)
+{
+    return picture_names_have(&e->found, m->id) && picture_cache_may_have(&e->cache, m);
+}
+
 static uint64_t count(const struct encoding *e, const struct encoding_list *l)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < l->n; i++)
-        n += !picture_cache_may_have(&e->cache, &l->entries[i].to);
+        n += !encoding_may_have(e, &l->entries[i].to);
     return n;
 }
 
@@ -199,7 +207,9 @@ static int find(const struct encoding *e, struct encoding_list *l, struct comm *
     int rc = bits && l->missing ? 0 : fsdpck_error_nomem(err, l->n * sizeof *l->missing);
     for (size_t i = comm->rank; i < l->n && !rc; i += comm->nranks) {
         comm_heartbeat(comm);
-        bits[i / 64] |= (uint64_t)!picture_cache_has(&e->cache, &l->entries[i].to) << i % 64;
+        const struct picture_matrix *m = &l->entries[i].to;
+        const bool has = picture_names_have(&e->found, m->id) && picture_cache_has(&e->cache, m);
+        bits[i / 64] |= (uint64_t)!has << i % 64;
     }
     if (!rc)
         rc = share_bits(comm, bits, l->n, err);
@@ -212,6 +222,9 @@ static int find(const struct encoding *e, struct encoding_list *l, struct comm *
 
 int encoding_find(struct encoding *e, struct comm *comm, struct fsdpck_error *err)
 {
-    int rc = find(e, &e->texts, comm, err);
+    picture_names_free(&e->found);
+    int rc = picture_names_read(&e->cache, &e->found, err);
+    if (!rc)
+        rc = find(e, &e->texts, comm, err);
     return rc ? rc : find(e, &e->pictures, comm, err);
 }

@@ -28,6 +28,7 @@ struct encoding {
     int64_t ntext, text_width, nchannel; /* of the transformer */
     bool rounded;                        /* embeddings are bf16 */
     struct picture_cache cache;
+    struct picture_names found; /* in the cache, when this process started or its ranks last looked */
     struct encoding_list texts, pictures;
     bool complete; /* ranks of an earlier start have left all entries in the cache */
 };
@@ -43,6 +44,8 @@ int encoding_add_picture(struct encoding *e, const struct picture_matrix *to, co
                          struct fsdpck_error *err);
 /* After the last one was added: each is listed once, in the order in which they were first added. */
 int encoding_settle(struct encoding *e, struct fsdpck_error *err);
+/* True if the cache has a file of its size. */
+bool encoding_may_have(const struct encoding *e, const struct picture_matrix *m);
 /* The entries that have no file in the cache. */
 void encoding_count(const struct encoding *e, uint64_t *ntexts, uint64_t *npictures);
 /* Of all entries: ranks with the same hash encode the same. */

@@ -67,8 +67,7 @@ static int check(const struct work *w, const struct listed *x, struct fsdpck_err
     const struct picture_matrix m = latents_of(w, x);
     struct picture_notes notes;
     struct pixels pixels;
-    if (w->p->on_paper || config_of(w)->data.on_bad_line != TRAIN_BAD_LINE_SKIP ||
-        picture_cache_may_have(&w->encoding->cache, &m))
+    if (w->p->on_paper || config_of(w)->data.on_bad_line != TRAIN_BAD_LINE_SKIP || encoding_may_have(w->encoding, &m))
         return 0;
     int rc = picture_read(x->path, &pixels, &notes, err);
     if (!rc)

@@ -202,6 +202,8 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
 static const char *advice(const struct job *job)
 {
     const struct train_config *c = job->config;
+    if (job->micro_ntok)
+        return "more ranks, or fewer tokens of a text (image.max_sequence_length), take less";
     if (c->fsdp.checkpointing == TRAIN_RECOMPUTE_NONE)
         return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or "
                "train.micro_batch_size, or more ranks, take less too";
