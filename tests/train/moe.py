@@ -28,6 +28,7 @@ GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": EXPERTS, "num_experts_p
 COMMON = {"vocab_size": 40, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
           "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False, "rope_theta": 10000.0}
 FAMILIES = {"mixtral": MIXTRAL, "qwen3": QWEN, "qwen2": QWEN2, "glm": GLM, "dots": DOTS, "gpt_oss": GPT_OSS}
+COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 PARAMETERS = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": {"gate_up_proj": 3},
               "target_parameters": ["experts.gate_up_proj", "mlp.experts.down_proj"]}
@@ -38,6 +39,14 @@ WAYS = (  # ranks and options, fsdp
     (("--ranks", "5"), {"activation_checkpointing": "block"}),
     (("--ranks", "8", "--gather", "copy", "--threads", "1"), {"sharding_strategy": "NO_SHARD"}),
     (("--ranks", "1", "--threads", "3"), {"activation_checkpointing": "block"}),
+)
+APART = (  # ranks and options, fsdp: experts that are whole on ranks
+    (("--ranks", "2"), {"expert_parallel": 2}),
+    (("--ranks", "3", "--gather", "copy"), {"expert_parallel": 3, "activation_checkpointing": "block"}),
+    (("--ranks", "4", "--gather", "copy"), {"expert_parallel": 4, "sharding_strategy": "HYBRID_SHARD",
+                                            "dp_shard_size": 2}),
+    (("--ranks", "6", "--gather", "copy", "--threads", "1"), {"expert_parallel": 2, "auto_wrap_policy": "NO_WRAP"}),
+    (("--ranks", "4", "--gather", "copy", "--threads", "1"), {"expert_parallel": 2, "sharding_strategy": "NO_SHARD"}),
 )
 REFUSED = (  # title, words, keys of config.json, sections of the config
     ("jitter", "key 'router_jitter_noise' changes the maths", {"router_jitter_noise": 0.1}, {}),
@@ -79,6 +88,22 @@ REFUSED = (  # title, words, keys of config.json, sections of the config
 )
 
 
+WHOLE = {"fsdp": {"expert_parallel": 2}}
+REFUSED_APART = (  # words behind "key 'fsdp.expert_parallel': ", as above, options
+    ("2 does not divide the 3 ranks of this run", {}, WHOLE, "--ranks", "3"),
+    ("2 does not divide the 5 experts of a block", {}, WHOLE, "--ranks", "2"),
+    ("the model has no experts", {"model_type": "llama", "num_local_experts": None}, WHOLE, "--ranks", "2"),
+    ("and has no --elastic", {"num_local_experts": 4}, WHOLE, "--ranks", "2", "--elastic", "1"),
+    ("in the file of fsdp.offload_params", {"num_local_experts": 4},
+     {"fsdp": {**WHOLE["fsdp"], "offload": "./disk", "offload_params": True}}, "--ranks", "2"),
+    ("the shard groups of fsdp.policy", {"num_local_experts": 4},
+     {"fsdp": {**WHOLE["fsdp"], "policy": [{"modules": ["layers.1"], "sharding_strategy": "NO_SHARD"}]}},
+     "--ranks", "2", "--gather", "copy"),
+    ("of a run with tenants", {"num_local_experts": 4},
+     {**WHOLE, "tenants": [{"name": "a", "lora": LORA}, {"name": "b", "lora": LORA}]}, "--ranks", "2"),
+)
+
+
 def shared_of(at, c):
     inner = c.get("shared_expert_intermediate_size", 0) or INNER * c.get("n_shared_experts", 0)
     path = at + ("mlp.shared_experts" if "n_shared_experts" in c else "mlp.shared_expert")
@@ -89,23 +114,28 @@ def shared_of(at, c):
             yield f"{path}.{name}", shape
 
 
+def experts_of(c):
+    return next((c[key] for key in COUNTS if c.get(key)), EXPERTS)
+
+
 def gpt_oss_shapes(c):
     """Of what only gpt-oss has: whole names."""
+    nexperts = experts_of(c)
     for at in (f"model.layers.{i}." for i in range(LAYERS)):
         yield from ((f"{at}self_attn.{name}_proj.bias", (n,)) for name, n in (("q", 64), ("k", 32), ("v", 32),
                                                                               ("o", HIDDEN)))
         yield at + "self_attn.sinks", (4,)
-        yield at + "mlp.router.weight", (EXPERTS, HIDDEN)
-        yield at + "mlp.router.bias", (EXPERTS,)
-        yield at + "mlp.experts.gate_up_proj", (EXPERTS, HIDDEN, 2 * INNER)
-        yield at + "mlp.experts.gate_up_proj_bias", (EXPERTS, 2 * INNER)
-        yield at + "mlp.experts.down_proj", (EXPERTS, INNER, HIDDEN)
-        yield at + "mlp.experts.down_proj_bias", (EXPERTS, HIDDEN)
+        yield at + "mlp.router.weight", (nexperts, HIDDEN)
+        yield at + "mlp.router.bias", (nexperts,)
+        yield at + "mlp.experts.gate_up_proj", (nexperts, HIDDEN, 2 * INNER)
+        yield at + "mlp.experts.gate_up_proj_bias", (nexperts, 2 * INNER)
+        yield at + "mlp.experts.down_proj", (nexperts, INNER, HIDDEN)
+        yield at + "mlp.experts.down_proj_bias", (nexperts, HIDDEN)
 
 
 def shapes_of(c):
     mixtral = c["model_type"] == "mixtral"
-    block, nexperts = "block_sparse_moe" if mixtral else "mlp", c.get("n_routed_experts") or EXPERTS
+    block, nexperts = "block_sparse_moe" if mixtral else "mlp", experts_of(c)
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     yield "model.embed_tokens", (c["vocab_size"], HIDDEN)
     yield "lm_head", (c["vocab_size"], HIDDEN)
@@ -135,6 +165,7 @@ def shapes_of(c):
 class Moe(Tests):
     def __init__(self, args):
         super().__init__(args)
+        self.on_cpu = args.device == "cpu"
         rng = random.Random(5)
         self.data = self.tmp / "data.jsonl"
         self.data.write_text("".join(
@@ -142,10 +173,13 @@ class Moe(Tests):
             for ids in ([rng.randrange(3, 40) for _ in range(rng.randrange(2, 30))] for _ in range(24))))
 
     def model_of(self, name, **keys):
+        """Of a family; "qwen3-12" has 12 experts."""
         folder = self.tmp / f"{name}.model"
         if folder.exists():
             return folder
-        config, rng = {**COMMON, **FAMILIES.get(name, MIXTRAL), **keys}, np.random.default_rng(2)
+        family, many = name.removesuffix("-12"), 12 if name.endswith("-12") else 0
+        config, rng = {**COMMON, **FAMILIES.get(family, MIXTRAL), **keys}, np.random.default_rng(2)
+        config.update((key, many) for key in COUNTS if many and config.get(key))
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         tensors = {
@@ -178,32 +212,48 @@ class Moe(Tests):
             if got != want:
                 raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
 
-    def resumed(self, family, more):
-        """Under another strategy, on other ranks."""
+    def apart(self, family, dtype, kind):
+        """Experts that are whole on ranks: the bits of experts that are gathered."""
+        loras = {"LoRA": {"lora": {**LORA, "lora_dropout": 0.2}}, "parameters": {"lora": PARAMETERS},
+                 "attention": {"lora": {**LORA, "target_modules": ["q_proj", "v_proj"]}}}
+        sections = {"dtype": {"param": dtype}, "data": {"train": str(self.data), "eval": str(self.data), "seq_len": 32},
+                    **loras.get(kind, {})}
+        title, model = f"apart-{family}-{dtype}-{kind}", self.model_of(f"{family}-12")
+        def results(out):
+            return self.bits(out), [m.get("eval_loss") for m in self.metrics(out)]
+        want = results(self.train(f"{title}-one", model, "--ranks", "1", **sections)[0])
+        for n, (options, fsdp) in enumerate(APART):
+            if results(self.train(f"{title}-{n}", model, *options, fsdp=fsdp, **sections)[0]) != want:
+                raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
+
+    def resumed(self, family, more, first={}, then={}):
+        """Under another strategy, on other ranks. first, then: fsdp before and after."""
         def sections(steps):
             return {**more, "checkpoint": {"save_steps": 1},
                     "train": {"max_steps": steps, "global_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 0,
                               "lr_scheduler_type": "constant"}}
         model = self.model_of(family)
-        name = family + "-".join(more)
+        name = family + "-".join(more) + "-apart" * bool(first)
         want = self.bits(self.train(f"whole-{name}", model, "--ranks", "2", **sections(STEPS))[0])
-        out, _ = self.train(f"part-{name}", model, "--ranks", "3", **sections(1))
+        out, _ = self.train(f"part-{name}", model, "--ranks", "3", **sections(1), fsdp=first)
         path = self.tmp / f"part-{name}.json"
         config = json.loads(path.read_text())
         config["train"]["max_steps"] = STEPS
-        path.write_text(json.dumps(config))
+        path.write_text(json.dumps({**config, "fsdp": then}))
         self.run(path, "--ranks", "4", "--gather", "copy")
         if self.bits(out) != want:
             raise Failure("resumed: other bits than of the run that was not interrupted")
 
     def quantized(self, form):
         """Experts stay quantized like any weight."""
-        model, folder, values = self.model_of("mixtral"), self.tmp / f"{form}.folder", self.tmp / f"{form}.values"
+        model, folder, values = (self.model_of("mixtral-12"), self.tmp / f"{form}.folder",
+                                 self.tmp / f"{form}.values")
         for args in ((model, folder, "--quantize", form), (folder, values, "--dequantize", "bf16")):
             self.convert("export", *args)
         want = self.bits(self.train(f"{form}-values", values, "--ranks", "1", lora=LORA)[0])
-        for ranks in ("1", "3"):
-            got, said = self.train(f"{form}-{ranks}", folder, "--ranks", ranks, lora=LORA)
+        for ranks, n in ("1", 1), ("3", 1), ("4", 2):
+            fsdp = {"expert_parallel": n} if self.on_cpu else {}
+            got, said = self.train(f"{form}-{ranks}", folder, "--ranks", ranks, lora=LORA, fsdp=fsdp)
             if "stay quantized" not in said or self.bits(got) != want:
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the dequantized base: {said[-300:]}")
 
@@ -278,7 +328,7 @@ class Moe(Tests):
 
     def gpt_oss_at_load(self, form):
         """Experts in bf16 are quantized when they are read, as the matrix of all their outputs would be."""
-        model = self.model_of("gpt_oss")
+        model = self.model_of("gpt_oss-12")
         rows, folder, values, plain = (self.tmp / f"oss-{form}.{n}" for n in ("rows", "folder", "values", "plain"))
         tensors = read_safetensors(model / "model.safetensors")
         stacks = [n for n in tensors if tensors[n].ndim == 3]
@@ -295,18 +345,21 @@ class Moe(Tests):
         shutil.copytree(model, plain)
         write_safetensors(plain / "model.safetensors", {n: np.ascontiguousarray(t) for n, t in got.items()})
         want = self.bits(self.train(f"oss-{form}-plain", plain, lora=LORA)[0])
-        for ranks in ("1", "3"):
-            out, _ = self.train(f"oss-{form}-{ranks}", model, "--ranks", ranks, lora=LORA, dtype={"base": form})
+        for ranks, n in ("1", 1), ("3", 3 if self.on_cpu else 1):
+            out, _ = self.train(f"oss-{form}-{ranks}", model, "--ranks", ranks, lora=LORA, dtype={"base": form},
+                                fsdp={"expert_parallel": n})
             if self.bits(out) != want:
                 raise Failure(f"{form}, {ranks} ranks: other bits than on the same values in bf16")
         self.convert("verify", sorted((out / "checkpoints").glob("step-*"))[-1])
 
     def sampled(self, family):
-        model = self.model_of(family)
-        out, _ = self.train(f"sampled-{family}", model, "--ranks", "1", lora=LORA,
-                            sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]})
-        texts = [p.read_text() for p in sorted((out / "samples").glob("*"))]
-        if len(texts) != 1 or not texts[0]:
+        texts = []
+        for n in (1, 3) if self.on_cpu else (1,):
+            out, _ = self.train(f"sampled-{family}", self.model_of(f"{family}-12"), "--ranks", str(n), lora=LORA,
+                                sample={"every": STEPS, "prompts": [{"input_ids": [5, 6, 7, 8]}]},
+                                fsdp={"expert_parallel": n})
+            texts.append([p.read_text() for p in sorted((out / "samples").glob("*"))])
+        if len(texts[0]) != 1 or not texts[0][0] or texts[-1] != texts[0]:
             raise Failure(f"samples: {texts}")
 
     def exported(self):
@@ -431,20 +484,37 @@ class Moe(Tests):
         if losses[None] != losses[1.0] or losses["absent"] != losses[0.5] or losses[0.5] == losses[1.0]:
             raise Failure(f"{losses}")
 
-    def planned(self):
-        model = self.model_of("qwen3")
+    def planned_as(self, *options):
         path = self.write("planned", {
-            "model": str(model), "output_dir": str(self.tmp / "planned"), "lora": LORA,
+            "model": str(self.model_of("qwen3-12")), "output_dir": str(self.tmp / "planned"), "lora": LORA,
             "data": {"train": str(self.data), "seq_len": 32}, "train": {"max_steps": STEPS, "global_batch_size": 4}})
-        done = subprocess.run([self.tool, "plan", str(path), "--ranks", "2", "--search", "--json"], capture_output=True,
-                              text=True, timeout=LIMIT_S)
+        done = subprocess.run([self.tool, "plan", str(path), "--json", *options], capture_output=True, text=True,
+                              timeout=LIMIT_S)
         if done.returncode:
             raise Failure(f"plan: {done.stderr[-600:]}")
-        json.loads(done.stdout)
+        return json.loads(done.stdout)
 
-    def refuse(self, words, keys, sections):
+    def planned(self):
+        self.planned_as("--ranks", "2", "--search")
+
+    def planned_apart(self):
+        """Experts that are whole on ranks are not gathered; in a block here, 9 matrices of 12 experts in bf16."""
+        gathers = ["--ranks", "4", "--gather", "copy", "--device", "cpu"]
+        all_of, apart = self.planned_as(*gathers), self.planned_as(*gathers, "--set", "fsdp.expert_parallel=2")
+        experts = 2 * (LAYERS - 1) * 12 * 3 * INNER * HIDDEN
+        if not experts / 2 < apart["expert_bytes"] < experts:  # with their adapters
+            raise Failure(f"expert_bytes: {apart['expert_bytes']} of {experts}")
+        if all_of["expert_bytes"] or all_of["gather_buffer_bytes"] - apart["gather_buffer_bytes"] < experts / 4:
+            raise Failure(f"buffers: {all_of['gather_buffer_bytes']}, {apart['gather_buffer_bytes']}")
+        rows = 32 * 3  # of the largest micro-batch
+        if apart["token_message_bytes"] < rows * 2 * 2 * (HIDDEN + INNER):
+            raise Failure(f"token_message_bytes: {apart['token_message_bytes']}")
+        if apart["peak_bytes"] < apart["token_message_bytes"] + apart["activation_bytes"]:
+            raise Failure(f"peak_bytes: {apart}")
+
+    def refuse(self, words, keys, sections, *options):
         model = self.model_of(f"refused {words[:40]}", **keys)
-        _, said = self.train("refused", model, want=None, **sections)
+        _, said = self.train("refused", model, *options, want=None, **sections)
         if words not in said:
             raise Failure(f"'{words}' is not in: {said[-600:]}")
 
@@ -472,7 +542,15 @@ def main():
         ("gpt_oss", "bf16", "LoRA"), ("gpt_oss", "fp32", "parameters"), ("gpt_oss", "bf16", "full"),
         ("mixtral", "bf16", "parameters")):
         t.check(f"bits of {family} in {dtype}, {kind}", t.bits_of, family, dtype, kind)
+    for family, dtype, kind in (("qwen3", "bf16", "attention"), ("mixtral", "fp32", "LoRA"),
+                                ("gpt_oss", "bf16", "full")) if args.quick else (
+        ("qwen3", "bf16", "attention"), ("qwen3", "fp32", "full"), ("mixtral", "fp32", "LoRA"),
+        ("mixtral", "bf16", "parameters"), ("gpt_oss", "bf16", "full"), ("glm", "bf16", "LoRA")) if t.on_cpu else ():
+        t.check(f"experts whole on ranks: {family} in {dtype}, {kind}", t.apart, family, dtype, kind)
     t.check("resumed: experts one by one", t.resumed, "mixtral", {})
+    for family in ("mixtral-12", "gpt_oss-12") if t.on_cpu else ():
+        t.check(f"resumed, experts whole on ranks: {family}", t.resumed, family, {}, {"expert_parallel": 3},
+                {"expert_parallel": 2})
     t.check("resumed: fused experts", t.resumed, "gpt_oss", {})
     t.check("resumed: parameters", t.resumed, "gpt_oss", {"lora": PARAMETERS})
     for form in ("mxfp4",) if args.quick else ("mxfp4", "nf4"):
@@ -493,8 +571,12 @@ def main():
     t.check("biases of routers", t.biased)
     t.check("rotated features", t.rotated)
     t.check("planned", t.planned)
+    if t.on_cpu:
+        t.check("planned: experts whole on ranks", t.planned_apart)
     for title, words, keys, sections in REFUSED:
         t.check(f"refused: {title}", t.refuse, words, keys, sections)
+    for words, keys, sections, *options in REFUSED_APART:
+        t.check(f"refused: {words}", t.refuse, words, keys, sections, *options)
     return t.end()
 
 

@@ -94,6 +94,7 @@ KEYS = {
         "sharding_strategy": ("NO_SHARD", UNGATHERED),
         "dp_replicate_size": (1, UNGATHERED),
         "dp_shard_size": (2, UNGATHERED[1:]),
+        "expert_parallel": None,
         "reshard_after_forward": (
             False,
             UNGATHERED

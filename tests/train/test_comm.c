@@ -14,6 +14,7 @@
 #include "comm/comm_local.h"
 #include "comm/reducer.h"
 #include "comm/ring.h"
+#include "comm/trade.h"
 
 enum { MAX_RANKS = 5, NGROUPS = 7, NPARAMS = 17, NSTEPS = 3 };
 
@@ -477,6 +478,66 @@ static void fail_alone(struct comm *c, void *ctx)
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
 }
 
+/* ---- Messages */
+
+enum { MESSAGE_NBYTES = 64 };
+
+/* The first n bytes of the message from one rank to another are its own. */
+static size_t write_message(uint32_t from, uint32_t to, unsigned char *message)
+{
+    const size_t n = from * 7 % 5 * to;
+    for (size_t i = 0; i < n; i++)
+        message[i] = (unsigned char)(17 * from + 3 * to + i);
+    return n;
+}
+
+/* Every rank to every other one, in two spans, some of them empty. */
+static void trade_with_all(struct comm *c, void *ctx)
+{
+    for (uint32_t k = 1; k < c->nranks; k++) {
+        struct comm_trade t = { .to = (c->rank + k) % c->nranks, .from = (c->rank + c->nranks - k) % c->nranks };
+        unsigned char mine[MESSAGE_NBYTES], wanted[MESSAGE_NBYTES], got[MESSAGE_NBYTES] = { 0 };
+        const size_t nout = write_message(c->rank, t.to, mine), nin = write_message(t.from, c->rank, wanted);
+        struct fsdpck_error err = { 0 };
+        trade_send(&t, mine, nout / 3);
+        trade_send(&t, mine + nout / 3, nout - nout / 3);
+        trade_receive(&t, got, nin / 2);
+        trade_receive(&t, got + nin / 2, nin - nin / 2);
+        if (c->ops->trade(c, &t, &err) == 0 && memcmp(got, wanted, nin) == 0)
+            __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+    }
+}
+
+/* Rank 1 fails instead: the others do not wait for its message. */
+static void trade_with_none(struct comm *c, void *ctx)
+{
+    struct fsdpck_error err = { 0 };
+    if (c->rank == 1) {
+        fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, NULL, "no good");
+        job_status_fail(c->job_status, &err);
+        return;
+    }
+    const struct comm_trade t = { .to = 1, .from = 1 };
+    if (c->ops->trade(c, &t, &err) == FSDPCK_ERR_PEER)
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+}
+
+static void test_trade(void **state)
+{
+    (void)state;
+    const struct comm_sizes sizes = {
+        .value_nbytes = 64, .grad_nelem = 64, .trade_nbytes = MESSAGE_NBYTES, .reduce = FSDPCK_FLOAT32
+    };
+    for (uint32_t n = 1; n <= MAX_RANKS; n++) {
+        uint32_t arrived = 0;
+        run_ranks(n, sizes, 600, trade_with_all, &arrived);
+        assert_int_equal(arrived, n * (n - 1));
+    }
+    uint32_t ended = 0;
+    run_ranks(3, sizes, 600, trade_with_none, &ended);
+    assert_int_equal(ended, 2);
+}
+
 static void test_late_and_failing(void **state)
 {
     (void)state;
@@ -521,7 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchange), cmocka_unit_test(test_lanes),  cmocka_unit_test(test_reducer),
         cmocka_unit_test(test_ring),     cmocka_unit_test(test_meshes), cmocka_unit_test(test_late_and_failing),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_lost),     cmocka_unit_test(test_trade),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

@@ -104,6 +104,7 @@ static json_t *memory_json(const struct train_plan *p)
         { "gather_buffer_bytes", p->buffer_nbytes },
         { "kept_bytes", p->kept_nbytes },
         { "exchange_buffer_bytes", p->exchange_nbytes },
+        { "token_message_bytes", p->message_nbytes },
         { "snapshot_bytes", p->snapshot_nbytes },
         { "spare_bytes", p->spare_nbytes },
         { "activation_bytes", p->activation_nbytes },

@@ -99,6 +99,7 @@
   }
   const MEMORY = { shard_bytes: "its parameters", gradient_bytes: "gradients", optimizer_bytes: "moments and masters",
     gather_buffer_bytes: "buffers to gather into", kept_bytes: "parts kept for the backward", exchange_buffer_bytes: "buffers for other hosts' sums",
+    token_message_bytes: "messages to others' experts",
     snapshot_bytes: "copy of what is saved", spare_bytes: "copies for --elastic", activation_bytes: "activations and scratch", sample_bytes: "samples" };
   function addMemory() {
     const planned = runs.filter((run) => lastStart(run) && lastStart(run).memory);

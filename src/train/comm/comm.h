@@ -12,12 +12,14 @@
 #include "comm/job_status.h"
 
 struct comm;
+struct comm_trade; /* comm/trade.h */
 struct kern_stream;
 
 /* Names of operations in messages about a rank that is lost or late. */
 #define COMM_GATHER_OPERATION   "gather of parameters"
 #define COMM_EXCHANGE_OPERATION "exchange of gradients"
 #define COMM_UPDATE_OPERATION   "update of parameters"
+#define COMM_TOKENS_OPERATION   "exchange of tokens"
 
 /* The lanes of communication. A lane has one thread in each rank; these threads communicate only with each other, and
  * lanes never wait for each other. */
@@ -92,6 +94,9 @@ struct comm_ops {
      * sizes in the same order. Returns when all have arrived. NULL: all ranks are on one host. */
     int (*transfer)(struct comm *, void *memory, const struct comm_part *parts, size_t nparts, const char *operation,
                     struct fsdpck_error *err);
+    /* Collective: each rank sends a message to another rank, and receives one from a rank; either may be empty. Returns
+     * when it has arrived. A message has at most comm_sizes.trade_nbytes. NULL: not supported. */
+    int (*trade)(struct comm *, const struct comm_trade *, struct fsdpck_error *err);
     void (*free)(struct comm *);
 };
 

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "comm/gate.h"
+#include "comm/trade.h"
 #include "comm/value_file.h"
 
 enum { PAGE_NBYTES = 4096 };
@@ -24,6 +25,7 @@ struct comm_world {
     struct value_file *file;                 /* holds the only copy at rest; NULL: copies do */
     unsigned char *copies[COMM_NPLACEMENTS]; /* by placement: copies of the parameters, copy_nbytes each */
     float *grads;                            /* all are separate mappings, at the same address in all processes */
+    char *messages;                          /* (nranks, sizes.trade_nbytes) the one that each rank sends; NULL: none */
     size_t copy_nbytes, grads_nbytes;
     struct gate *gates[COMM_NLANES]; /* behind `ranks` */
     struct shared_rank ranks[];
@@ -68,6 +70,11 @@ static size_t copies_nbytes(const struct comm_world *w, enum comm_placement plac
     return n ? w->nranks / n * w->copy_nbytes : 0;
 }
 
+static size_t messages_nbytes(const struct comm_world *w)
+{
+    return w->nranks * w->sizes.trade_nbytes;
+}
+
 /* Memory that ranks map is one copy, and nothing is kept aside. */
 static struct comm_sizes settle_sizes(uint32_t nranks, struct comm_sizes sizes)
 {
@@ -100,8 +107,9 @@ int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *
     for (int i = 0; i < COMM_NPLACEMENTS; i++)
         w->copies[i] = map_for(nranks, copies_nbytes(w, (enum comm_placement)i));
     w->grads = map_for(nranks, w->grads_nbytes);
-    if (!w->copies[COMM_AT_REST] || !w->copies[COMM_KEPT] || !w->grads) {
-        nbytes = copies_nbytes(w, COMM_AT_REST) + copies_nbytes(w, COMM_KEPT) + w->grads_nbytes;
+    w->messages = sizes.trade_nbytes ? map_shared(messages_nbytes(w)) : NULL;
+    if (!w->copies[COMM_AT_REST] || !w->copies[COMM_KEPT] || !w->grads || (sizes.trade_nbytes && !w->messages)) {
+        nbytes = copies_nbytes(w, COMM_AT_REST) + copies_nbytes(w, COMM_KEPT) + w->grads_nbytes + messages_nbytes(w);
         comm_world_free(w);
         return fsdpck_error_nomem(err, nbytes);
     }
@@ -126,6 +134,8 @@ void comm_world_free(struct comm_world *w)
     }
     if (w->grads)
         munmap(w->grads, w->grads_nbytes ? w->grads_nbytes : 1);
+    if (w->messages)
+        munmap(w->messages, messages_nbytes(w));
     value_file_free(w->file);
     munmap(w, w->nbytes);
 }
@@ -271,6 +281,24 @@ static int local_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpc
     return rc ? rc : local_barrier(base, "sum over ranks", err);
 }
 
+/* A rank reads the message where its sender has put it. The second barrier separates readers from the next message. */
+static int local_trade(struct comm *base, const struct comm_trade *t, struct fsdpck_error *err)
+{
+    const struct comm_world *w = ((struct local *)base)->world;
+    char *to = w->messages + base->rank * w->sizes.trade_nbytes;
+    const char *from = w->messages + t->from * w->sizes.trade_nbytes;
+    for (size_t i = 0; i < t->nout; i++) {
+        memcpy(to, t->out[i].data, t->out[i].nbytes);
+        to += t->out[i].nbytes;
+    }
+    int rc = local_barrier(base, COMM_TOKENS_OPERATION, err);
+    for (size_t i = 0; i < t->nin && !rc; i++) {
+        memcpy(t->in[i].data, from, t->in[i].nbytes);
+        from += t->in[i].nbytes;
+    }
+    return rc ? rc : local_barrier(base, COMM_TOKENS_OPERATION, err);
+}
+
 static void local_free(struct comm *base)
 {
     value_window_free(&((struct local *)base->lanes[COMM_GATHER])->window);
@@ -286,6 +314,7 @@ static const struct comm_ops local_ops = { .name = "local",
                                            .keep = comm_keep,
                                            .publish = local_publish,
                                            .sum_u64 = local_sum,
+                                           .trade = local_trade,
                                            .free = local_free };
 
 /* The parameters are in a file. */

@@ -14,6 +14,7 @@ struct comm_sizes {
     size_t value_nbytes; /* as in struct layout */
     int64_t grad_nelem;
     enum fsdpck_dtype reduce; /* dtype for the exchange of gradients */
+    size_t trade_nbytes;      /* the most that a rank sends in one comm_ops.trade; 0: there is none */
     bool copies;              /* gather by copying, even though memory is shared */
     bool apart;               /* with `copies`: ranks share no memory, even on one host */
     bool whole;               /* with `copies`: every host (with `apart`: every rank) holds all parameters */

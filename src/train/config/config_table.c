@@ -451,6 +451,15 @@ const struct config_key config_keys[] = {
       .policy = TRAIN_POLICY_SHARD_SIZE + 1,
       .doc = "Number of consecutive ranks that form a shard group. Without it, the number of ranks divided by "
              "fsdp.dp_replicate_size; without both, HYBRID_SHARD takes the ranks of a host." },
+    { .name = "fsdp.expert_parallel",
+      .type = KEY_U64,
+      .offset = AT(fsdp.expert_parallel),
+      .default_value.number = 1,
+      .min = 1,
+      .max = 4096,
+      .doc = "Number of consecutive ranks that divide the experts of each block: each has whole experts, which are not "
+             "gathered, and computes them for the tokens of all. With 1, experts are sharded and gathered with their "
+             "block. Divides the number of ranks and of experts. Local ranks on processors only." },
     { .name = "fsdp.reshard_after_forward",
       .type = KEY_SWITCH,
       .offset = AT(fsdp.reshard_after_forward),

@@ -3,6 +3,7 @@
  * pass recomputes the outputs of the norms and the product of SwiGLU: they are cheap, and as large as any stored
  * activation. */
 #include "model/compute_impl.h"
+#include "model/expert_exchange.h"
 
 static struct bundle qkv_of(const struct compute *c, const struct layer *l)
 {
@@ -212,14 +213,36 @@ static void qkv_backward(struct compute *c, int64_t number, enum depth depth)
         norm_backward(c, layer->norm1, 1, m->hidden, b->x, b->rstd1, c->dh, c->dx, c->dx);
 }
 
-void block_backward(struct compute *c, int64_t number, bool wants_dx)
+/* True if the gradient of a block's input is wanted. */
+static bool wants_dx(const struct compute *c, int64_t number)
+{
+    return number > compute_first_layer(c->l) || compute_trains_first(c->l);
+}
+
+/* True if the gradient propagates through the experts of a block. */
+static bool through_experts(const struct compute *c, const struct layer *layer, enum depth depth)
+{
+    return depth >= TO_OUT || grad_of(c, layer->norm2);
+}
+
+void block_serve_backward(struct compute *c, int64_t number)
 {
     const struct layer *layer = &c->l->layers[number];
-    enum depth depth = depth_of(c, layer, wants_dx);
+    const enum depth depth = depth_of(c, layer, wants_dx(c, number));
+    if (c->blocks[number].recomputed)
+        exchange_serve_forward(c, number, false);
+    if (depth > TO_DOWN)
+        exchange_serve_backward(c, number, through_experts(c, layer, depth));
+}
+
+void block_backward(struct compute *c, int64_t number)
+{
+    const struct layer *layer = &c->l->layers[number];
+    enum depth depth = depth_of(c, layer, wants_dx(c, number));
     if (!layer->experts)
         mlp_backward(c, number, depth);
     else if (depth > TO_DOWN)
-        experts_backward(c, number, depth >= TO_OUT || grad_of(c, layer->norm2));
+        experts_backward(c, number, through_experts(c, layer, depth));
     if (depth >= TO_OUT)
         attention_backward(c, number, depth);
     if (depth >= TO_QKV)

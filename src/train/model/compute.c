@@ -29,16 +29,22 @@ int64_t compute_largest_rank(const struct layout *l)
     return r;
 }
 
+int64_t compute_expert_rank(const struct layout *l, int64_t nlayer)
+{
+    int64_t r = 0;
+    for (int64_t i = 0; l->layers && i < nlayer; i++)
+        for (int64_t e = 0; e < l->layers[i].nexperts; e++) {
+            const struct mlp *x = &l->layers[i].experts[e];
+            r = most(r, most(x->gate.r + x->up.r, x->down.r));
+        }
+    return r;
+}
+
 static void measure_experts(struct compute *c)
 {
-    for (int64_t i = 0; c->l->layers && i < c->m->nlayer; i++) {
-        const struct layer *layer = &c->l->layers[i];
-        c->router_rank = most(c->router_rank, layer->router.r);
-        for (int64_t e = 0; e < layer->nexperts; e++) {
-            const struct mlp *x = &layer->experts[e];
-            c->expert_rank = most(c->expert_rank, most(x->gate.r + x->up.r, x->down.r));
-        }
-    }
+    for (int64_t i = 0; c->l->layers && i < c->m->nlayer; i++)
+        c->router_rank = most(c->router_rank, c->l->layers[i].router.r);
+    c->expert_rank = compute_expert_rank(c->l, c->m->nlayer);
 }
 
 void compute_go_over(struct compute *c, uint32_t from, uint32_t to, void *x, void *by_way_of)
@@ -171,9 +177,9 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->parts = m->family ? &decoder_parts : &flux2_parts;
     c->l = l;
     c->whole = c->beside && c->beside->whole->ntrained ? c->beside->whole : l;
-    c->dtype = c->widest = layout_dtype(l, 0);
-    for (uint32_t g = 0; g < l->ngroups; g++)
-        c->widest = layout_dtype(l, g) == KERN_F32 ? KERN_F32 : c->widest;
+    c->dtype = layout_dtype(l, 0);
+    c->widest = layout_widest(l);
+    c->nowners = (int64_t)config->fsdp.expert_parallel;
     c->output = config->dtype.output == TRAIN_BF16 ? KERN_BF16 : KERN_F32;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
@@ -286,6 +292,7 @@ void compute_set_values(struct compute *c, unsigned char *values)
 {
     for (uint32_t i = 0; i < c->l->ngroups; i++)
         c->group_data[i].data = values;
+    c->values = values;
 }
 
 int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)

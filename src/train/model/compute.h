@@ -15,6 +15,8 @@
 #include "model/layout.h"
 
 struct compute_parts; /* model/compute_parts.h */
+struct expert_owners; /* model/expert_exchange.h */
+struct expert_head;   /* model/expert_exchange.c */
 struct flux2_train;   /* model/flux2_train.c */
 
 /* The routing of a block's T tokens to its experts (kernels/experts.h). */
@@ -31,6 +33,16 @@ struct shared {
     float *logits, *weights;      /* (T) */
     void *gate, *up;              /* (T, shared_inner) */
     void *s, *s_gate_up, *s_down; /* of the adapters: of its weight, and as in a dense block */
+};
+
+/* Rows of other ranks for this rank's experts, and what it sends beside its own rows (model/expert_exchange.c). */
+struct expert_inbox {
+    struct expert_head *head, *head_out;
+    struct routed routed; /* starts, choices and weights */
+    int64_t *starts_out;
+    float *weights_out, *dweights;
+    void *rows, *x, *x_out; /* (…, hidden) */
+    void *gate, *up, *s_gate_up, *s_down;
 };
 
 /* How a micro-batch's tokens of all layers are spread over the experts (struct kern_expert_load). */
@@ -140,6 +152,7 @@ struct compute {
     enum kern_dtype widest;                /* the largest of any group: buffers that groups share have room for it */
     enum kern_dtype output;                /* dtype to which logits are rounded for the loss */
     float *grads;                          /* layout.grad_at; borrowed */
+    unsigned char *values;                 /* layout.value_at of parameters that are not gathered; borrowed */
     uint32_t *uses, nuses, nforward;       /* (nuses) from compute_uses(); the forward pass uses the first nforward */
     struct compute_group_data *group_data; /* (ngroups) point into `values` until a hook changes them */
     struct batch batch;
@@ -154,19 +167,23 @@ struct compute {
     float *cosines, *sines;       /* (ntok, head_dim/2) */
     void *x_last;                 /* after the last block */
     float *rstd_last;
-    void *h, *dx, *dh;         /* (T, hidden) */
-    void *dq, *dk, *dv, *d_o;  /* (T, heads · head_dim) */
-    void *act;                 /* (T, inner), or of one expert */
-    void *expert_rows;         /* (experts_all(), hidden) inputs, outputs and their gradients */
-    void *expert_x;            /* (experts_one(), hidden) the input of an expert anew */
-    float *dweights, *dlogits; /* (T, top_k); (T, nexperts) */
-    struct balance balance;    /* if the load balancing loss is added */
-    void *ds, *s_embed;        /* (T, largest Σ r); (T, r) */
-    void *weights;             /* dequantized weights of layers that share an input; NULL if none is quantized */
-    void *a_joint;             /* (Σ r, hidden): A of adapters that share their input */
-    float *da_joint;           /* its gradient */
-    void *b_one;               /* B of layers that share an input, copied out of those of all experts; else NULL */
-    float *db_one;             /* the gradient of one of them */
+    void *h, *dx, *dh;                  /* (T, hidden) */
+    void *dq, *dk, *dv, *d_o;           /* (T, heads · head_dim) */
+    void *act;                          /* (T, inner), or of one expert */
+    void *expert_rows;                  /* (experts_all(), hidden) inputs, outputs and their gradients */
+    void *expert_x;                     /* (experts_one(), hidden) the input of an expert anew */
+    int64_t nowners;                    /* ranks of an expert group; 1: there are none */
+    const struct expert_owners *owners; /* NULL: this rank computes all experts for its tokens. Borrowed */
+    struct expert_inbox inbox;          /* with expert groups */
+    struct fsdpck_error exchange_error; /* of the first exchange of tokens that failed */
+    float *dweights, *dlogits;          /* (T, top_k); (T, nexperts) */
+    struct balance balance;             /* if the load balancing loss is added */
+    void *ds, *s_embed;                 /* (T, largest Σ r); (T, r) */
+    void *weights;   /* dequantized weights of layers that share an input; NULL if none is quantized */
+    void *a_joint;   /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint; /* its gradient */
+    void *b_one;     /* B of layers that share an input, copied out of those of all experts; else NULL */
+    float *db_one;   /* the gradient of one of them */
     float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
     void *u, *dy; /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
     void *dropped;             /* DoRA with dropout: drop(x), (T, largest nin) */
@@ -228,13 +245,15 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
  * Nothing of one depends on another. losses: (n) */
 int compute_micros(struct compute *const *all, size_t n, const struct compute_hook *hook, double *losses,
                    struct fsdpck_error *err);
-/* Calls the hook as compute_micro() does, without computing: for ranks that have no micro-batch but take part in
- * collectives. */
+/* Calls the hook as compute_micro() does, and computes only for the tokens of other ranks (model/expert_exchange.h):
+ * for ranks that have no micro-batch but take part in collectives. */
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
-/* Runs the forward pass without dropout: sets *loss and changes nothing else. compute_loss_skip() only calls the hook,
- * like compute_skip(). */
+/* Runs the forward pass without dropout: sets *loss and changes nothing else. compute_loss_skip() is for it
+ * what compute_skip() is for compute_micro(). compute_decode_skip() only calls the hook: it is for the passes of a
+ * decoder (model/decode.h): their experts are all computed where the prompt is. */
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
+int compute_decode_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Runs the forward pass up to the last norm, for what the hook takes out of blocks after each group. */
 int compute_states(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Runs the forward pass only; logits: (ntok, nvocab) in host memory. For tests and sampling. */

@@ -57,8 +57,9 @@ void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool ba
 /* True if the embedding or its adapter trains; of FLUX.2, something before the first block. */
 bool compute_trains_first(const struct layout *l);
 
-/* The largest Σ r of layers that share an input. */
+/* The largest Σ r of layers that share an input; of those of experts. */
 int64_t compute_largest_rank(const struct layout *l);
+int64_t compute_expert_rank(const struct layout *l, int64_t nlayer);
 
 /* Computes cosines and sines for ntok positions on the host in fp64, and copies them to where kernels read them. */
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
@@ -79,7 +80,7 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     if (param < 0)
         return no_cmat;
     const struct param *p = &c->l->params[param];
-    const struct compute_group_data *data = &c->group_data[p->group];
+    const struct compute_group_data stays = { c->values, 0 }, *data = p->owned ? &stays : &c->group_data[p->group];
     return (struct kern_cmat){ data->data + (p->value_at - data->at), p->ncol, p->dtype };
 }
 
@@ -251,9 +252,12 @@ void shared_act(struct compute *c, const float *weights, const void *gate, const
 
 /* Computes a block's output from b->x. out NULL: computes only what the backward pass needs. */
 void block_forward(struct compute *c, int64_t number, void *out);
-/* c->dx: in, gradient of the block's output; out, gradient of b->x. !wants_dx: stops at the lowest parameter that
- * trains. */
-void block_backward(struct compute *c, int64_t number, bool wants_dx);
+/* c->dx: in, gradient of the block's output; out, gradient of b->x. In the first layer that trains, stops at the lowest
+ * parameter that trains. */
+void block_backward(struct compute *c, int64_t number);
+/* The part of it, and of the recomputation before it, that a rank without a micro-batch takes in exchanges of tokens.
+ */
+void block_serve_backward(struct compute *c, int64_t number);
 
 /* The layer where the backward pass ends: 0 if the embedding trains, else the lowest layer that trains. */
 int64_t compute_first_layer(const struct layout *l);

@@ -49,7 +49,7 @@ static void recompute_block(struct compute *c, int64_t number)
 static void backward_block(struct compute *c, int64_t number)
 {
     compute_go_over(c, (uint32_t)number + 2, (uint32_t)number + 1, c->dx, c->dh);
-    block_backward(c, number, number > compute_first_layer(c->l) || compute_trains_first(c->l));
+    block_backward(c, number);
 }
 
 /* Up to the first block. */

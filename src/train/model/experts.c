@@ -3,19 +3,17 @@
  * the other, with the linear layers of any block. The weight of a choice is applied to the expert's activation, so that
  * a token's output is a plain sum over its experts. */
 #include "model/bump.h"
-#include "model/compute_impl.h"
-
-/* Few shapes of products should occur: each is prepared once. */
-enum { UNIT = 8 };
+#include "model/expert_exchange.h"
+#include "model/experts_impl.h"
 
 int64_t experts_one(const struct compute *c, int64_t ntok)
 {
-    return c->m->nexperts ? ntok + UNIT - 1 : ntok;
+    return c->m->nexperts ? ntok + EXPERT_ROWS - 1 : ntok;
 }
 
 int64_t experts_all(const struct compute *c, int64_t ntok)
 {
-    return c->m->nexperts ? kern_route_rows(ntok, c->m->nexperts, c->m->top_k, UNIT) : 0;
+    return c->m->nexperts ? kern_route_rows(ntok, c->m->nexperts, c->m->top_k, EXPERT_ROWS) : 0;
 }
 
 void routed_alloc(const struct compute *c, struct bump *v, int64_t ntok, struct routed *r)
@@ -34,6 +32,8 @@ void experts_alloc(struct compute *c, struct bump *v, int64_t ntok, bool backwar
     c->expert_x = bump_acts(v, c->widest, backward && c->m->nexperts ? experts_one(c, ntok) * c->m->hidden : 0);
     c->dweights = bump_floats(v, backward ? ntok * c->m->top_k : 0);
     c->dlogits = bump_floats(v, backward ? ntok * c->m->nexperts : 0);
+    if (backward)
+        exchange_alloc(c, v, ntok);
 }
 
 static struct kern_router router_of(const struct compute *c, const struct layer *layer)
@@ -55,7 +55,7 @@ void experts_route(struct compute *c, const struct layer *layer, const void *h, 
     const struct kern_mat logits = { r->logits, c->m->nexperts, KERN_F32 };
     const struct kern_route route = { .router = router_of(c, layer),
                                       .ntok = c->batch.ntok,
-                                      .unit = c->batch.ntok > 1 ? UNIT : 1,
+                                      .unit = c->batch.ntok > 1 ? EXPERT_ROWS : 1,
                                       .logits = r->logits,
                                       .weights = r->weights,
                                       .experts = r->experts,
@@ -107,16 +107,16 @@ void experts_bias(struct compute *c, const struct layer *layer, int64_t expert, 
 }
 
 /* Adds the bias's part to the gradients of the choices' weights, and its own gradient. dy: of the rows. */
-static void bias_backward(struct compute *c, const struct layer *layer, int64_t expert, const struct routed *r,
+static void bias_backward(struct compute *c, const struct layer *layer, int64_t expert, const struct expert_work *w,
                           int64_t first, int64_t n, struct kern_cmat dy)
 {
     const struct kern_expert_bias_grad grad = { .nrow = n,
                                                 .ncol = c->m->hidden,
-                                                .choices = r->choices + first,
-                                                .weights = r->weights,
+                                                .choices = w->routed->choices + first,
+                                                .weights = w->routed->weights,
                                                 .bias = row_of(c, layer->down_bias, expert),
                                                 .dy = dy,
-                                                .dweights = c->dweights,
+                                                .dweights = w->dweights,
                                                 .dbias = grad_row_of(c, layer->down_bias, expert),
                                                 .scratch = c->sums };
     if (grad.bias.data)
@@ -135,7 +135,19 @@ void experts_sum(struct compute *c, const struct routed *r, const void *add, voi
     c->device->experts->sum(c->stream, &sum);
 }
 
-/* The rows of one expert, and where they are in the buffers of the block. */
+struct expert_work experts_work(const struct compute *c, int64_t number)
+{
+    const struct block *b = &c->blocks[number];
+    return (struct expert_work){ .routed = &b->routed,
+                                 .rows = c->expert_rows,
+                                 .gate = b->gate,
+                                 .up = b->up,
+                                 .s_gate_up = b->s_gate_up,
+                                 .s_down = b->s_down,
+                                 .dweights = c->dweights };
+}
+
+/* The rows of one expert, and where they are in the buffers. */
 struct part {
     const struct mlp *x;
     struct bundle gate_up, down;
@@ -143,47 +155,54 @@ struct part {
     void *rows, *gate, *up, *s_gate_up, *s_down; /* up NULL: gate has both in turn */
 };
 
-static struct part part_of(const struct compute *c, int64_t number, int64_t expert)
+static struct part part_of(const struct compute *c, const struct expert_work *w, int64_t number, int64_t expert)
 {
-    const struct block *b = &c->blocks[number];
     const struct mlp *x = &c->l->layers[number].experts[expert];
-    const int64_t first = b->routed.starts[expert], inner = c->m->expert_inner, r = c->expert_rank;
+    const int64_t first = w->routed->starts[expert], inner = c->m->expert_inner, r = c->expert_rank;
     return (struct part){
         .x = x,
         .gate_up = bundle_of(c, (const struct linear *[]){ &x->gate, &x->up }, mlp_ngates(x)),
         .down = bundle_of(c, (const struct linear *[]){ &x->down }, 1),
         .first = first,
-        .n = b->routed.starts[expert + 1] - first,
-        .rows = compute_row(c, c->expert_rows, first, c->m->hidden),
-        .gate = compute_row(c, b->gate, first, x->gate.nout),
-        .up = x->joined ? NULL : compute_row(c, b->up, first, inner),
-        .s_gate_up = compute_row(c, b->s_gate_up, first, r),
-        .s_down = compute_row(c, b->s_down, first, r),
+        .n = w->routed->starts[expert + 1] - first,
+        .rows = compute_row(c, w->rows, first, c->m->hidden),
+        .gate = compute_row(c, w->gate, first, x->gate.nout),
+        .up = x->joined ? NULL : compute_row(c, w->up, first, inner),
+        .s_gate_up = compute_row(c, w->s_gate_up, first, r),
+        .s_down = compute_row(c, w->s_down, first, r),
     };
 }
 
 /* The linear layers take their number of rows from the batch. */
-static void forward_one(struct compute *c, int64_t number, int64_t expert, bool out)
+void experts_forward_one(struct compute *c, const struct expert_work *w, int64_t number, int64_t expert, bool wants_y)
 {
-    const struct routed *r = &c->blocks[number].routed;
-    const struct part p = part_of(c, number, expert);
+    const struct routed *r = w->routed;
+    const struct part p = part_of(c, w, number, expert);
     const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
     const struct kern_mat y[BUNDLE] = { mat(c, p.gate, p.x->gate.nout), mat(c, p.up, inner) },
                           to = mat(c, p.rows, c->m->hidden);
     if (p.n == 0)
         return;
-    experts_gather(c, r, p.first, p.n, c->h, p.rows);
+    if (!w->arrived)
+        experts_gather(c, r, p.first, p.n, c->h, p.rows);
     c->batch.ntok = p.n;
     bundle_forward(c, &p.gate_up, p.rows, p.s_gate_up, NULL, y);
-    if (out || p.x->down.r)
+    if (wants_y || p.x->down.r)
         experts_act(c, r, p.first, p.n, p.gate, p.up, c->act);
-    if (out)
+    if (wants_y)
         bundle_forward(c, &p.down, c->act, p.s_down, NULL, &to);
     else
         bundle_down(c, &p.down, c->act, p.s_down);
-    if (out)
+    if (wants_y)
         experts_bias(c, &c->l->layers[number], expert, p.first, p.n, r, p.rows);
     c->batch.ntok = ntok;
+}
+
+static void forward_all(struct compute *c, int64_t number, bool wants_y)
+{
+    const struct expert_work own = experts_work(c, number);
+    for (int64_t e = 0; e < c->l->layers[number].nexperts; e++)
+        experts_forward_one(c, &own, number, e, wants_y);
 }
 
 void experts_forward(struct compute *c, int64_t number, void *out)
@@ -193,8 +212,10 @@ void experts_forward(struct compute *c, int64_t number, void *out)
     experts_route(c, layer, c->h, &b->routed);
     if (out)
         balance_add(c, &b->routed);
-    for (int64_t e = 0; e < layer->nexperts; e++)
-        forward_one(c, number, e, out != NULL);
+    if (c->owners)
+        exchange_forward(c, number, out != NULL);
+    else
+        forward_all(c, number, out != NULL);
     if (layer->shares)
         shared_forward(c, number, out != NULL);
     if (out)
@@ -215,16 +236,16 @@ bool experts_train(const struct compute *c, const struct layer *layer)
 }
 
 /* Replaces gate and up by their gradients, and c->act by the activation if down trains. */
-static void act_backward(struct compute *c, const struct routed *r, const struct part *p)
+static void act_backward(struct compute *c, const struct expert_work *w, const struct part *p)
 {
     const int64_t inner = c->m->expert_inner;
     const struct kern_mat act = mat(c, c->act, inner), gate = mat(c, p->gate, p->x->gate.nout),
                           up = p->up ? mat(c, p->up, inner) : (struct kern_mat){ 0 };
     const struct kern_expert_act_grad grad = { .nrow = p->n,
                                                .ncol = inner,
-                                               .choices = r->choices + p->first,
-                                               .weights = r->weights,
-                                               .dweights = c->dweights,
+                                               .choices = w->routed->choices + p->first,
+                                               .weights = w->routed->weights,
+                                               .dweights = w->dweights,
                                                .gate = kern_const(gate),
                                                .up = kern_const(up),
                                                .dy = kern_const(act),
@@ -236,26 +257,27 @@ static void act_backward(struct compute *c, const struct routed *r, const struct
     c->device->experts->act_grad(c->stream, &grad);
 }
 
-/* The gradient of an expert's input takes the place of its rows. */
-static void backward_one(struct compute *c, int64_t number, int64_t expert, bool through)
+void experts_backward_one(struct compute *c, const struct expert_work *w, int64_t number, int64_t expert, bool through)
 {
-    const struct routed *r = &c->blocks[number].routed;
-    const struct part p = part_of(c, number, expert);
+    const struct routed *r = w->routed;
+    const struct part p = part_of(c, w, number, expert);
     const int64_t ntok = c->batch.ntok, inner = c->m->expert_inner;
     const struct kern_cmat dy = cmat(c, p.rows, c->m->hidden),
                            dup[BUNDLE] = { cmat(c, p.gate, p.x->gate.nout), cmat(c, p.up, inner) };
+    const void *x = w->arrived ? compute_row(c, w->x, p.first, c->m->hidden) : c->expert_x;
     if (p.n == 0)
         return;
-    experts_gather(c, r, p.first, p.n, c->dx, p.rows);
+    if (!w->arrived)
+        experts_gather(c, r, p.first, p.n, c->dx, p.rows);
     c->batch.ntok = p.n;
     bundle_backward(c, &p.down, p.s_down, &dy, NULL, c->act);
-    act_backward(c, r, &p);
-    bias_backward(c, &c->l->layers[number], expert, r, p.first, p.n, dy);
+    act_backward(c, w, &p);
+    bias_backward(c, &c->l->layers[number], expert, w, p.first, p.n, dy);
     bundle_backward_rest(c, &p.down, c->act, p.s_down, &dy);
     bundle_backward(c, &p.gate_up, p.s_gate_up, dup, NULL, through ? p.rows : NULL);
-    if (linear_trains(c, &p.x->gate) || linear_trains(c, &p.x->up))
+    if (!w->arrived && (linear_trains(c, &p.x->gate) || linear_trains(c, &p.x->up)))
         experts_gather(c, r, p.first, p.n, c->h, c->expert_x);
-    bundle_backward_rest(c, &p.gate_up, c->expert_x, p.s_gate_up, dup);
+    bundle_backward_rest(c, &p.gate_up, x, p.s_gate_up, dup);
     c->batch.ntok = ntok;
 }
 
@@ -280,14 +302,23 @@ static void route_backward(struct compute *c, int64_t number, bool through)
     bundle_backward_rest(c, &b, c->h, r->s, &dlogits);
 }
 
+static void backward_all(struct compute *c, int64_t number, bool through)
+{
+    const struct expert_work own = experts_work(c, number);
+    for (int64_t e = 0; e < c->l->layers[number].nexperts; e++)
+        experts_backward_one(c, &own, number, e, through);
+}
+
 void experts_backward(struct compute *c, int64_t number, bool through)
 {
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
     if (experts_train(c, layer))
         norm_forward(c, layer->norm2, 1, c->m->hidden, b->x2, c->h, NULL);
-    for (int64_t e = 0; e < layer->nexperts; e++)
-        backward_one(c, number, e, through);
+    if (c->owners)
+        exchange_backward(c, number, through);
+    else
+        backward_all(c, number, through);
     if (through)
         experts_sum(c, &b->routed, NULL, c->dh);
     route_backward(c, number, through);

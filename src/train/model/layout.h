@@ -24,6 +24,8 @@ struct param {
     uint32_t ndim;            /* 1: (nrow); 2: (nrow, ncol); 3: (nrow, nmid, ncol/nmid), in files */
     int64_t nrow, ncol, nmid;
     bool trainable, decay;
+    bool owned; /* of experts that are whole on ranks (fsdp.expert_parallel): it is not gathered, and lies behind all
+                   parameters that are */
     uint32_t group;
     uint32_t nshards;      /* consecutive ranks that together hold the values once, at rest: a divisor of nranks */
     int64_t chunk;         /* rows of a full shard: ceil(nrow / nranks) */
@@ -105,8 +107,9 @@ static inline bool layout_is_tied(const struct layout *l)
     return l->head.w == l->embed.w;
 }
 
-/* The dtype in which a group is gathered and computed. */
+/* The dtype in which a group is gathered and computed; the largest of any group. */
 enum kern_dtype layout_dtype(const struct layout *l, uint32_t group);
+enum kern_dtype layout_widest(const struct layout *l);
 
 /* True for the embedding's group, and for that of the last norm and the head. */
 static inline bool layout_is_end(const struct layout *l, uint32_t group)

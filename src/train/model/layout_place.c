@@ -33,6 +33,14 @@ enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
     return l->params[some].dtype;
 }
 
+enum kern_dtype layout_widest(const struct layout *l)
+{
+    enum kern_dtype widest = layout_dtype(l, 0);
+    for (uint32_t g = 0; g < l->ngroups; g++)
+        widest = layout_dtype(l, g) == KERN_F32 ? KERN_F32 : widest;
+    return widest;
+}
+
 /* The largest gradient size of groups with this parity, without the embedding's group. */
 static int64_t largest_grads(const struct layout *l, uint32_t parity)
 {
@@ -64,6 +72,19 @@ static void place_grads(struct layout *l)
     }
 }
 
+static void place_some(struct layout *l, bool owned)
+{
+    for (size_t i = 0; i < l->nparams; i++) {
+        struct param *p = &l->params[i];
+        if (p->owned != owned)
+            continue;
+        p->value_at = l->value_nbytes;
+        l->value_nbytes += param_value_nbytes(l, p);
+        p->shard_at = l->shard_nbytes;
+        l->shard_nbytes += param_shard_nbytes(p);
+    }
+}
+
 /* Assigns dtypes, and addresses of values. */
 static int place_values(struct layout *l, const struct train_config *config, struct fsdpck_error *err)
 {
@@ -74,13 +95,13 @@ static int place_values(struct layout *l, const struct train_config *config, str
         p->dtype = p->keeps_fp32 ? KERN_F32 : policy[p->group].dtype;
         p->reduce = policy[p->group].reduce;
         l->masters |= p->dtype == KERN_BF16;
-        p->value_at = l->value_nbytes;
-        l->value_nbytes += param_value_nbytes(l, p);
-        p->shard_at = l->shard_nbytes;
-        l->shard_nbytes += param_shard_nbytes(p);
     }
     free(policy);
-    return rc;
+    if (rc)
+        return rc;
+    place_some(l, false);
+    place_some(l, true);
+    return 0;
 }
 
 static int64_t first_trained_layer(const struct layout *l)
@@ -94,8 +115,43 @@ static int64_t first_trained_layer(const struct layout *l)
     return layer < 0 ? 0 : layer < nlayer ? layer : nlayer;
 }
 
+static void own(struct layout *l, int32_t param)
+{
+    if (param >= 0)
+        l->params[param].owned = true;
+}
+
+static void own_linear(struct layout *l, const struct linear *x)
+{
+    own(l, x->w);
+    own(l, x->bias);
+    if (x->r) {
+        own(l, x->a);
+        own(l, x->b);
+    }
+}
+
+/* Marks the parameters of experts that are whole on ranks. */
+static void own_experts(struct layout *l)
+{
+    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++) {
+        const struct layer *layer = &l->layers[i];
+        for (int64_t e = 0; e < layer->nexperts; e++) {
+            const struct mlp *x = &layer->experts[e];
+            own_linear(l, &x->gate);
+            if (!x->joined)
+                own_linear(l, &x->up);
+            own_linear(l, &x->down);
+        }
+        if (layer->nexperts)
+            own(l, layer->down_bias);
+    }
+}
+
 int layout_place(struct layout *l, const struct train_config *config, struct fsdpck_error *err)
 {
+    if (config->fsdp.expert_parallel > 1)
+        own_experts(l);
     int rc = place_values(l, config, err);
     if (rc)
         return rc;

@@ -2,6 +2,7 @@
 /* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backward. */
 #include "model/compute_impl.h"
 #include "model/compute_parts.h"
+#include "model/expert_exchange.h"
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
@@ -99,6 +100,7 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
             EACH(t, c)
         replay(c, REPLAY_FORWARD, i, c->parts->block);
         compute_leave(hook, (uint32_t)i + 1);
+        rc = exchange_status(t->some, err);
     }
     if (!rc)
         rc = compute_enter_end(t->some, hook, err);
@@ -136,7 +138,9 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
             EACH(t, c)
         backward_layer(c, i);
         compute_leave(hook, (uint32_t)i + 1);
-        rc = grads_ready(hook, (uint32_t)i + 1, err);
+        rc = exchange_status(t->some, err);
+        if (!rc)
+            rc = grads_ready(hook, (uint32_t)i + 1, err);
     }
     if (!rc && reads_first(whole))
         rc = compute_enter(hook, 0, err);
@@ -219,12 +223,28 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     return compute_micros(&c, 1, hook, loss, err);
 }
 
+/* This rank's experts are there for the tokens of other ranks. */
+static int serve_others(struct compute *c, uint32_t use, struct fsdpck_error *err)
+{
+    const int64_t number = (int64_t)c->uses[use] - 1;
+    if (!c->owners || layout_is_end(c->l, c->uses[use]) || !c->l->layers[number].experts)
+        return 0;
+    c->dtype = layout_dtype(c->l, c->uses[use]);
+    if (use < c->nforward)
+        exchange_serve_forward(c, number, true);
+    else
+        block_serve_backward(c, number);
+    return exchange_status(c, err);
+}
+
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     bool embed = compute_trains_first(c->whole);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
         rc = compute_enter(hook, c->uses[u], err);
+        if (!rc)
+            rc = serve_others(c, u, err);
         compute_leave(hook, c->uses[u]);
         if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
             rc = grads_ready(hook, c->uses[u], err);
@@ -253,14 +273,26 @@ int compute_loss(struct compute *c, const struct compute_hook *hook, double *los
     return rc;
 }
 
-int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+static int skip_forward(struct compute *c, const struct compute_hook *hook, bool serves, struct fsdpck_error *err)
 {
     int rc = 0;
     for (uint32_t u = 0; u < c->nforward && !rc; u++) {
         rc = compute_enter(hook, c->uses[u], err);
+        if (!rc && serves)
+            rc = serve_others(c, u, err);
         compute_leave(hook, c->uses[u]);
     }
     return rc;
+}
+
+int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    return skip_forward(c, hook, true, err);
+}
+
+int compute_decode_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    return skip_forward(c, hook, false, err);
 }
 
 int compute_states(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)

@@ -79,7 +79,10 @@ static int each_group(struct gather *g, bool all, spread_fn *spread, struct fsdp
         if (first < group->npieces)
             rc = spread(g->comm, group->pieces + first, group->npieces - first, err);
     }
-    return rc;
+    const size_t first = all ? 0 : g->tables.nowned_frozen;
+    return rc || !spread || first == g->tables.nowned
+               ? rc
+               : spread(g->comm, g->tables.owned + first, g->tables.nowned - first, err);
 }
 
 int gather_publish(struct gather *g, bool all, struct fsdpck_error *err)

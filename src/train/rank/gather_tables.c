@@ -22,6 +22,21 @@ void gather_tables_free(struct gather_tables *t)
     wrap_free(&t->wrap);
 }
 
+static struct comm_piece piece_of(const struct job *job, bool linked, size_t number, size_t unit_at, size_t rest_at)
+{
+    const struct param *p = &job->layout.params[number];
+    const int64_t row_nbytes = param_row_nbytes(p);
+    return (struct comm_piece){ .number = (uint32_t)number,
+                                .within = job_gathers_from(job, linked, p),
+                                .at = p->value_at,
+                                .into = p->value_at - unit_at,
+                                .nbytes = (size_t)(p->nrow * row_nbytes),
+                                .chunk = (size_t)(p->chunk * row_nbytes),
+                                .own = p->shard_at,
+                                .stride = param_shard_nbytes(p),
+                                .rest_at = rest_at };
+}
+
 /* Adds the pieces of a unit's frozen or trained parameters. Frozen ones come first. */
 static size_t add_pieces(const struct job *job, bool linked, uint32_t unit, bool trained, struct comm_piece *pieces,
                          struct gather_tables *t)
@@ -30,24 +45,24 @@ static size_t add_pieces(const struct job *job, bool linked, uint32_t unit, bool
     size_t n = 0;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        if (t->wrap.unit[p->group] != unit || p->trainable != trained)
+        if (t->wrap.unit[p->group] != unit || p->trainable != trained || p->owned)
             continue;
-        int64_t row_nbytes = param_row_nbytes(p);
-        size_t into = p->value_at - t->unit_at[unit], chunk = (size_t)(p->chunk * row_nbytes),
-               end = into + chunk * l->nranks;
-        pieces[n++] = (struct comm_piece){ .number = (uint32_t)i,
-                                           .within = job_gathers_from(job, linked, p),
-                                           .at = p->value_at,
-                                           .into = into,
-                                           .nbytes = (size_t)(p->nrow * row_nbytes),
-                                           .chunk = chunk,
-                                           .own = p->shard_at,
-                                           .stride = param_shard_nbytes(p),
-                                           .rest_at = t->rest_at[i] };
+        pieces[n] = piece_of(job, linked, i, t->unit_at[unit], t->rest_at[i]);
+        const size_t end = pieces[n].into + pieces[n].chunk * l->nranks;
+        n++;
         t->whole[unit] = job_has_whole(job, linked, p);
         if (end > t->groups[unit].nbytes)
             t->groups[unit].nbytes = end;
     }
+    return n;
+}
+
+static size_t add_owned(const struct job *job, bool linked, bool trained, struct comm_piece *pieces)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < job->layout.nparams; i++)
+        if (job->layout.params[i].owned && job->layout.params[i].trainable == trained)
+            pieces[n++] = piece_of(job, linked, i, job->layout.params[i].value_at, 0);
     return n;
 }
 
@@ -66,6 +81,9 @@ static void fill_groups(const struct job *job, bool linked, struct gather_tables
         group->npieces = group->nfrozen + add_pieces(job, linked, g, true, next + group->nfrozen, t);
         next += group->npieces;
     }
+    t->owned = next;
+    t->nowned_frozen = add_owned(job, linked, false, next);
+    t->nowned = t->nowned_frozen + add_owned(job, linked, true, next + t->nowned_frozen);
 }
 
 /* Lists the uses of the ring: those of the computation, without the groups that follow another one of their unit. The

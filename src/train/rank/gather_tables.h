@@ -10,6 +10,8 @@
 
 struct gather_tables {
     struct comm_piece *pieces; /* (nparams) */
+    struct comm_piece *owned;  /* (nowned) of them, those that are not gathered but published; frozen ones come first */
+    size_t nowned, nowned_frozen;
     struct ring_group *groups; /* (ngroups), one per unit */
     size_t *group_at;          /* (layout.ngroups) bytes: offset of a group's parameters in the layout */
     size_t *rest_at;           /* (nparams) as from job_place_on_device() */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "model/expert_exchange.h"
+
 void job_free(struct job *job)
 {
     data_close(job->data);
@@ -182,8 +184,7 @@ bool job_rounds(const struct job *job)
     return job_reduce_nbytes(job) < (uint64_t)job->layout.ntrained * sizeof(float);
 }
 
-/* A copy of the parameters is shared by ranks of one shard group of each parameter. */
-static uint32_t ranks_of_copy(const struct job *job)
+uint32_t job_ranks_of_copy(const struct job *job)
 {
     uint32_t divisor = job->nranks;
     for (size_t i = 0; i < job->layout.nparams; i++)
@@ -195,6 +196,14 @@ static uint32_t ranks_of_copy(const struct job *job)
     return divisor;
 }
 
+uint64_t job_trade_nbytes(const struct job *job)
+{
+    return job->config->fsdp.expert_parallel > 1
+               ? exchange_nbytes(&job->model, &job->layout, (int64_t)job->config->fsdp.expert_parallel,
+                                 job_largest_ntok(job))
+               : 0;
+}
+
 struct comm_sizes job_comm_sizes(const struct job *job)
 {
     return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes,
@@ -202,9 +211,10 @@ struct comm_sizes job_comm_sizes(const struct job *job)
                                 .copies = job_copies_on_host(job),
                                 .apart = job->opt->copy_gathers,
                                 .whole = !job_gathers(job, false),
-                                .ranks_of_copy = ranks_of_copy(job),
+                                .ranks_of_copy = job_ranks_of_copy(job),
                                 .most_within = job_most_shards(job),
                                 .kept_within = job->mesh.nkept,
+                                .trade_nbytes = job_trade_nbytes(job),
                                 .folder = job_offloads_params(job) ? offload_folder(job->config) : NULL,
                                 .npieces = (uint32_t)job->layout.nparams,
                                 .io = job->fs.io,

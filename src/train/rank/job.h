@@ -106,6 +106,10 @@ bool job_has_whole(const struct job *job, bool linked, const struct param *p);
 size_t job_place_on_device(const struct job *job, bool linked, size_t *at);
 /* Bytes of the parameters that a rank holds at rest in host memory. */
 uint64_t job_rest_nbytes(const struct job *job);
+/* Number of consecutive ranks that share a copy of the parameters: those of one shard group of each parameter. */
+uint32_t job_ranks_of_copy(const struct job *job);
+/* The most bytes of tokens that a rank sends at once to ranks that have their experts; 0: all experts are gathered. */
+uint64_t job_trade_nbytes(const struct job *job);
 /* Sizes of the memory that ranks share. */
 struct comm_sizes job_comm_sizes(const struct job *job);
 

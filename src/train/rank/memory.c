@@ -163,7 +163,7 @@ static uint64_t room_of(const struct job *job, const struct rank_device *where)
     uint64_t room = where->module ? where->facts.free_nbytes / where->nsharing : memory_host_room(job);
     uint64_t taken = where->module ? RESERVED_NBYTES
                                    : job_rest_nbytes(job) + (uint64_t)l->grad_nelem * sizeof(float) +
-                                         memory_snapshot_nbytes(job) * ncopies(job);
+                                         job_trade_nbytes(job) + memory_snapshot_nbytes(job) * ncopies(job);
     room -= room / 32;
     return room > taken ? room - taken : 0;
 }

@@ -12,6 +12,7 @@
 #include "rank/memory.h"
 #include "rank/offload.h"
 #include "rank/offload_device.h"
+#include "rank/owners.h"
 
 static int make_slices(struct rank *r, struct fsdpck_error *err)
 {
@@ -220,6 +221,8 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     int rc =
         r->tenants ? tenants_choose(r, err) : memory_choose(r->job, r->where, linked, r->compute, &r->compute, 1, err);
     if (!rc)
+        rc = owners_agree(r->job, r->host, r->compute, err);
+    if (!rc)
         rc = memory_count(r->job, device->separate_memory, linked, r->compute, &sizes, err);
     if (!rc && r->tenants && device->separate_memory)
         sizes.sample_nbytes = tenants_samples(r);
@@ -416,6 +419,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     if (!rc && !r->tenants)
         rc = compute_bind(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
+        rc = owners_new(job, r->comm, r->compute, &r->owners, err);
+    if (!rc)
         rc = gather_new(job, r->linked, r->comm, r->compute, r->memory->ring, &r->gather, err);
     if (!rc && r->tenants)
         rc = tenants_bind(r, err);
@@ -469,6 +474,7 @@ void rank_close(struct rank *r)
     tenants_close(r);
     reducer_free(r->reducer);
     gather_free(r->gather);
+    owners_free(r->owners);
     offload_device_free(r->offload_device);
     offload_free(r->offload);
     grad_file_free(r->grads);

@@ -11,6 +11,7 @@
 struct rank_device;    /* rank/device.h */
 struct memory_map;     /* rank/memory.h */
 struct grad_file;      /* rank/grad_file.h */
+struct owners;         /* rank/owners.h */
 struct offload;        /* rank/offload.h */
 struct offload_device; /* rank/offload_device.h */
 
@@ -24,6 +25,7 @@ struct rank {
     struct compute *compute;
     bool linked;               /* devices with separate memory are linked, or there is one rank */
     size_t *rest_at;           /* (nparams) on a device: where it has the chunks that it holds at rest */
+    struct owners *owners;     /* NULL: no expert groups */
     struct gather *gather;     /* NULL: a single rank that does not train */
     struct reducer *reducer;   /* NULL if gradients are exchanged synchronously: one rank, adapters (all at the end), or
                                   exchange through the host */

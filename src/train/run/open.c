@@ -12,6 +12,7 @@
 #include "model/wrap.h"
 #include "rank/device.h"
 #include "rank/files.h"
+#include "rank/owners.h"
 #include "run/date.h"
 #include "run/encoder.h"
 #include "run/picture_samples.h"
@@ -211,6 +212,8 @@ static int lay_out(struct job *job, struct fsdpck_error *err)
         return rc;
     rc = place_groups(job, err);
     if (!rc)
+        rc = owners_check(job, err);
+    if (!rc)
         rc = offload_count(job->config, &job->layout, job_has_device_memory(job), &job->offload, err);
     if (rc)
         layout_free(&job->layout);
@@ -270,6 +273,8 @@ int job_set_config(struct job *job, const struct train_config *config, struct fs
         rc = policy_check(config, &job->layout, err);
     if (!rc)
         rc = place_groups(&other, err);
+    if (!rc)
+        rc = owners_check(&other, err);
     if (!rc)
         rc = offload_count(config, &job->layout, job_has_device_memory(job), &other.offload, err);
     if (rc)

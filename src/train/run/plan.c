@@ -7,6 +7,7 @@
 
 #include "image/encoding.h"
 #include "rank/grad_file.h"
+#include "rank/owners.h"
 #include "run/encoder.h"
 #include "run/plan_groups.h"
 #include "run/plan_time.h"
@@ -41,9 +42,11 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
     out->offload_params_nbytes = job_offloads_params(job) ? l->value_nbytes : 0;
     out->activation_nbytes = c->nbytes;
     out->sample_nbytes = samples.device_nbytes + samples.host_nbytes;
+    out->expert_nbytes = owners_expert_nbytes(job);
+    out->message_nbytes = job_trade_nbytes(job);
     out->peak_nbytes = out->shard_nbytes + out->kept_nbytes + out->buffer_nbytes + out->exchange_nbytes +
-                       out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->spare_nbytes +
-                       out->activation_nbytes + out->sample_nbytes;
+                       out->message_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes +
+                       out->spare_nbytes + out->activation_nbytes + out->sample_nbytes;
 }
 
 static void count_offload(const struct job *job, struct train_plan *out)

@@ -218,7 +218,7 @@ static int forward(struct wave *w, uint64_t at, uint32_t token, const float **lo
     gather_begin(w->r->gather, !*w->begun, false);
     *w->begun = true;
     if (!w->growing)
-        return compute_loss_skip(w->r->compute, &hook, err);
+        return compute_decode_skip(w->r->compute, &hook, err);
     return at == 0 ? decode_prompt(w->decode, &hook, (const int32_t *)prompt->ids, (int64_t)prompt->count, logits, err)
                    : decode_token(w->decode, &hook, (int32_t)token, logits, err);
 }

@@ -199,6 +199,7 @@ struct train_config {
         enum train_recompute checkpointing;
         enum train_reduction reduction;
         uint64_t dp_replicate_size, dp_shard_size; /* 0: not given */
+        uint64_t expert_parallel;       /* ranks that divide the experts of a block; 1: experts are gathered */
         uint64_t reshard_after_forward; /* 0: false; 1: true; else the number of ranks that the backward gathers from */
         uint64_t forward_prefetch, backward_prefetch;
         enum train_wrap wrap;

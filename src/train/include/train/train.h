@@ -170,6 +170,8 @@ struct train_plan {
     uint64_t optimizer_nbytes;   /* moments of its rows, and fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;      /* buffers that groups are gathered into; 0 where ranks map each other's rows */
     uint64_t exchange_nbytes;    /* buffers for sums of gradients that travel between hosts */
+    uint64_t expert_nbytes;      /* the whole experts that it computes (fsdp.expert_parallel), which others have too */
+    uint64_t message_nbytes;     /* room for tokens that it sends to other ranks' experts, however they are chosen */
     uint64_t snapshot_nbytes;    /* a copy of the state to save */
     uint64_t spare_nbytes;       /* the rank's part of the copies in host memory for --elastic */
     uint64_t offload_file_nbytes; /* room on the disk of fsdp.offload; optimizer_nbytes is what passes through memory */
@@ -182,7 +184,8 @@ struct train_plan {
     uint64_t activation_nbytes;      /* activations and scratch of the largest micro-batch */
     uint64_t sample_nbytes;          /* keys, values and activations of samples */
     uint64_t encoding_nbytes;        /* of the text encoder or the autoencoder, before all these are there */
-    uint64_t peak_nbytes;      /* the sum of all these, or encoding_nbytes; on_device: without the copies on the host */
+    uint64_t peak_nbytes; /* the sum of all these but expert_nbytes, or encoding_nbytes; on_device: without the copies
+                             on the host */
     uint64_t all_ranks_nbytes; /* of all ranks, shared memory counted once (PSS) */
     /* Bytes are of device memory: exactly what a run allocates there, in one piece. Gradients are those of a packet;
      * the reduced ones count as optimizer state. */

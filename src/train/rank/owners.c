@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which runs have expert groups, and what a group's ranks need to exchange tokens. */
+#include "rank/owners.h"
+
+#include <stdlib.h>
+
+#include "model/expert_exchange.h"
+
+struct owners {
+    struct expert_owners of;
+    float *grads[]; /* (of.n) */
+};
+
+#define KEY "key 'fsdp.expert_parallel'"
+
+static int refuse(const char *why, struct fsdpck_error *err)
+{
+    return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, KEY ": %s", why);
+}
+
+/* A copy of the parameters must hold all experts. */
+static bool is_spread(const struct job *job)
+{
+    const uint32_t within = job_ranks_of_copy(job);
+    for (size_t i = 0; i < job->layout.nparams && job_copies_on_host(job); i++)
+        if (job->layout.params[i].owned && job->layout.params[i].nshards != within)
+            return true;
+    return false;
+}
+
+static int check_numbers(const struct job *job, struct fsdpck_error *err)
+{
+    const uint64_t n = job->config->fsdp.expert_parallel;
+    if (job->nranks % n) {
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, KEY ": %llu does not divide the %u rank%s of this run",
+                         (unsigned long long)n, job->nranks, fsdpck_plural(job->nranks));
+        fsdpck_error_hint(err, "choose a divisor of %u, or another number of ranks", job->nranks);
+        return err->code;
+    }
+    if (job->model.nexperts % (int64_t)n)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, KEY ": %llu does not divide the %lld experts of a block",
+                                (unsigned long long)n, (long long)job->model.nexperts);
+    return 0;
+}
+
+int owners_check(const struct job *job, struct fsdpck_error *err)
+{
+    const struct train_options *opt = job->opt;
+    if (job->config->fsdp.expert_parallel < 2)
+        return 0;
+    if (!job->model.nexperts)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, KEY ": the model has no experts");
+    int rc = check_numbers(job, err);
+    if (rc)
+        return rc;
+    if (job_has_device_memory(job))
+        return refuse("experts are whole on ranks of the CPU only (--device cpu)", err);
+    if (opt->launched_nranks || job->nlocal != job->nranks)
+        return refuse("experts are whole on local ranks only (--ranks), not on those of a launcher or of several hosts",
+                      err);
+    if (opt->elastic_nranks || opt->keeper)
+        return refuse("a run with whole experts ends if ranks are lost, and has no --elastic", err);
+    if (job_offloads_params(job))
+        return refuse("experts in the file of fsdp.offload_params are not whole on ranks", err);
+    if (is_spread(job))
+        return refuse("with it, the shard groups of fsdp.policy have as many ranks as those of fsdp", err);
+    return 0;
+}
+
+uint64_t owners_expert_nbytes(const struct job *job)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < job->layout.nparams; i++) {
+        const struct param *p = &job->layout.params[i];
+        sum += p->owned ? (uint64_t)(p->nrow * param_row_nbytes(p)) : 0;
+    }
+    return sum / job->config->fsdp.expert_parallel;
+}
+
+int owners_agree(const struct job *job, struct comm *comm, struct compute *c, struct fsdpck_error *err)
+{
+    uint64_t all[COMM_MAX_SUM] = { 0 }, most = 0;
+    for (int64_t i = 0; i < c->m->nlayer; i++)
+        all[comm->rank] += c->blocks[i].checkpointing == TRAIN_RECOMPUTE_AUTO && c->blocks[i].recomputed;
+    int rc = job->config->fsdp.expert_parallel > 1 ? comm->ops->sum_u64(comm, all, comm->nranks, err) : 0;
+    for (uint32_t r = 0; r < comm->nranks; r++)
+        most = all[r] > most ? all[r] : most;
+    if (!rc && most > all[comm->rank])
+        compute_recompute(c, (int64_t)most);
+    return rc;
+}
+
+static int trade(void *ctx, const struct comm_trade *t, struct fsdpck_error *err)
+{
+    struct comm *comm = ctx;
+    return comm->ops->trade(comm, t, err);
+}
+
+int owners_new(const struct job *job, struct comm *comm, struct compute *c, struct owners **out,
+               struct fsdpck_error *err)
+{
+    const uint32_t n = (uint32_t)job->config->fsdp.expert_parallel, number = comm->rank % n;
+    struct owners *o = n > 1 ? calloc(1, sizeof *o + n * sizeof *o->grads) : NULL;
+    *out = o;
+    if (n < 2)
+        return 0;
+    if (!o)
+        return fsdpck_error_nomem(err, sizeof *o + n * sizeof *o->grads);
+    o->of = (struct expert_owners){
+        .n = n, .number = number, .first = comm->rank - number, .grads = o->grads, .trade = trade, .ctx = comm
+    };
+    for (uint32_t i = 0; i < n; i++)
+        o->grads[i] = comm->near_contributions + (o->of.first + i - comm->near_first) * comm->near_nelem;
+    c->owners = &o->of;
+    return 0;
+}
+
+void owners_free(struct owners *o)
+{
+    free(o);
+}

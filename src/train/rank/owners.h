@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The expert group of a rank (fsdp.expert_parallel): consecutive ranks of one host, each with whole experts. */
+#ifndef TRAIN_OWNERS_H
+#define TRAIN_OWNERS_H
+
+#include "rank/job.h"
+
+struct owners;
+
+/* Refuses by name the runs that have no expert groups. Call with a complete layout and mesh. */
+int owners_check(const struct job *job, struct fsdpck_error *err);
+/* Bytes of the experts that a rank has; 0 without groups. */
+uint64_t owners_expert_nbytes(const struct job *job);
+/* Collective: lets all ranks recompute as many blocks as the one that recomputes most, because they exchange tokens in
+ * them too. comm: COMM_MAIN. */
+int owners_agree(const struct job *job, struct comm *comm, struct compute *c, struct fsdpck_error *err);
+/* Gives the computation, which is bound to its memory, the rank's group. comm and c are borrowed. */
+int owners_new(const struct job *job, struct comm *comm, struct compute *c, struct owners **out,
+               struct fsdpck_error *err);
+void owners_free(struct owners *o); /* NULL does nothing */
+
+#endif
