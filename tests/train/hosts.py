@@ -9,6 +9,7 @@ numpy; what needs Open MPI or the right to set host names is skipped with the re
 import argparse, json, pathlib, random, re, shutil, subprocess, sys
 
 from harness import LIMIT_S, Failure, Skip, add_device
+from moe import LORA, PARAMETERS, Moe
 from ranks_harness import MPI_ENV, MPIRUN, need_mpi
 from strategies import FULL, HYBRID, HYBRID2, KINDS, NAMES, WHOLE, Strategies, label
 
@@ -47,6 +48,7 @@ class Hosts(Strategies):
     def __init__(self, args):
         super().__init__(args)
         self.exchange_program = args.exchange
+        self.mixtures = Moe(args)
 
     def need_names(self):
         need_mpi(self.tool)
@@ -72,6 +74,29 @@ class Hosts(Strategies):
             raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
         self.same(out, self.one_rank(name, kind))
         shutil.rmtree(out)
+
+    def whole_experts(self, family, hosts, fsdp, kind):
+        """Experts whole on the ranks of each host: the bits of one rank."""
+        loras = {"LoRA": {"lora": {**LORA, "lora_dropout": 0.2}}, "parameters": {"lora": PARAMETERS}}
+        out = self.tmp / f"whole-{family}-{kind}-{hosts}-{label(fsdp)}".replace(" ", "")
+        moe = self.mixtures
+        want = moe.bits(moe.train(f"{family}-{kind}", moe.model_of(f"{family}-12"), **loras.get(kind, {}))[0])
+        path = moe.tmp / f"{family}-{kind}.json"
+        config = {**json.loads(path.read_text()), "output_dir": str(out), "fsdp": fsdp}
+        done = self.started(hosts, [*self.runs, str(self.write(out.name, config)), "-q", "--threads", "1"])
+        if done.returncode:
+            raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
+        if moe.bits(out) != want:
+            raise Failure("other bits than of one rank")
+
+    def mixed_experts(self):
+        """Groups of as many ranks as no host has."""
+        path = self.write("mixed", {"model": str(self.mixtures.model_of("mixtral-12")), "fsdp": {"expert_parallel": 3},
+                                    "output_dir": str(self.tmp / "mixed"), "data": {"train": str(self.mixtures.data)},
+                                    "train": {"max_steps": 1}})
+        done = self.started((2, 1), [*self.runs, str(path), "-q"])
+        if done.returncode != 2 or "key 'fsdp.expert_parallel': 3 does not divide" not in done.stderr:
+            raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
 
     def apart(self):
         """Ranks of one host that have several host names."""
@@ -136,6 +161,12 @@ class Hosts(Strategies):
 
     def all(self, every):
         self.check("ranks of one host with several names", self.apart)
+        for family, hosts, fsdp, kind in (
+            ("mixtral", (2, ), {"expert_parallel": 2}, "LoRA"), ("gpt_oss", (2, 2), {"expert_parallel": 2}, "full"),
+            ("qwen3", (3, 3), {"expert_parallel": 3, "sharding_strategy": HYBRID}, "parameters"),
+        ):
+            self.check(f"experts of {family} whole on hosts {hosts}", self.whole_experts, family, hosts, fsdp, kind)
+        self.check("groups of experts across hosts", self.mixed_experts)
         self.check("bytes between hosts in the metrics", self.counted)
         for hosts in ((3, ), (1, 1), (2, 2), (3, 1), (1, 2, 3), (4, 4), (2, 2, 2, 2)):
             for reduce in ("fp32", "bf16"):
@@ -169,6 +200,7 @@ def main():
     try:
         t.all(args.all)
     finally:
+        shutil.rmtree(t.mixtures.tmp, ignore_errors=True)
         failed = t.end()
     return failed
 

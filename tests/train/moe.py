@@ -212,13 +212,25 @@ class Moe(Tests):
             if got != want:
                 raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
 
+    def uneven(self, family):
+        """The same model, but every token chooses the first experts."""
+        model, folder = self.model_of(f"{family}-12"), self.tmp / f"{family}-uneven.model"
+        shutil.copytree(model, folder)
+        tensors = {name: x.copy() for name, x in read_safetensors(model / "model.safetensors").items()}
+        for name in (n for n in tensors if n.endswith((".gate.weight", "router.weight", "router.bias"))):
+            tensors[name][:] = 0
+        write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
     def apart(self, family, dtype, kind):
         """Experts that are whole on ranks: the bits of experts that are gathered."""
         loras = {"LoRA": {"lora": {**LORA, "lora_dropout": 0.2}}, "parameters": {"lora": PARAMETERS},
-                 "attention": {"lora": {**LORA, "target_modules": ["q_proj", "v_proj"]}}}
+                 "attention": {"lora": {**LORA, "target_modules": ["q_proj", "v_proj"]}},
+                 "uneven": {"lora": {**LORA, "target_modules": ["k_proj", "w1", "w2", "w3"]}}}
         sections = {"dtype": {"param": dtype}, "data": {"train": str(self.data), "eval": str(self.data), "seq_len": 32},
                     **loras.get(kind, {})}
-        title, model = f"apart-{family}-{dtype}-{kind}", self.model_of(f"{family}-12")
+        title = f"apart-{family}-{dtype}-{kind}"
+        model = self.uneven(family) if kind == "uneven" else self.model_of(f"{family}-12")
         def results(out):
             return self.bits(out), [m.get("eval_loss") for m in self.metrics(out)]
         want = results(self.train(f"{title}-one", model, "--ranks", "1", **sections)[0])
@@ -542,10 +554,10 @@ def main():
         ("gpt_oss", "bf16", "LoRA"), ("gpt_oss", "fp32", "parameters"), ("gpt_oss", "bf16", "full"),
         ("mixtral", "bf16", "parameters")):
         t.check(f"bits of {family} in {dtype}, {kind}", t.bits_of, family, dtype, kind)
-    for family, dtype, kind in (("qwen3", "bf16", "attention"), ("mixtral", "fp32", "LoRA"),
-                                ("gpt_oss", "bf16", "full")) if args.quick else (
-        ("qwen3", "bf16", "attention"), ("qwen3", "fp32", "full"), ("mixtral", "fp32", "LoRA"),
-        ("mixtral", "bf16", "parameters"), ("gpt_oss", "bf16", "full"), ("glm", "bf16", "LoRA")) if t.on_cpu else ():
+    apart = (("qwen3", "bf16", "attention"), ("mixtral", "fp32", "uneven"), ("gpt_oss", "bf16", "full"))
+    more = (("qwen3", "fp32", "full"), ("mixtral", "fp32", "LoRA"), ("mixtral", "bf16", "parameters"),
+            ("glm", "bf16", "LoRA"))
+    for family, dtype, kind in apart + more * (not args.quick) if t.on_cpu else ():
         t.check(f"experts whole on ranks: {family} in {dtype}, {kind}", t.apart, family, dtype, kind)
     t.check("resumed: experts one by one", t.resumed, "mixtral", {})
     for family in ("mixtral-12", "gpt_oss-12") if t.on_cpu else ():
@@ -575,7 +587,8 @@ def main():
         t.check("planned: experts whole on ranks", t.planned_apart)
     for title, words, keys, sections in REFUSED:
         t.check(f"refused: {title}", t.refuse, words, keys, sections)
-    for words, keys, sections, *options in REFUSED_APART:
+    on_device = [("experts are whole on ranks of the CPU only", {"num_local_experts": 4}, WHOLE, "--ranks", "2")]
+    for words, keys, sections, *options in REFUSED_APART if t.on_cpu else on_device:
         t.check(f"refused: {words}", t.refuse, words, keys, sections, *options)
     return t.end()
 

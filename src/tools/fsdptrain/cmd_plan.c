@@ -294,7 +294,7 @@ static int run(void *ctx, const char *const *at)
         { "exchange_buffer_bytes", p.exchange_nbytes ? "a rank's buffers for other hosts' sums" : NULL,
           p.exchange_nbytes, true },
         { "expert_bytes", p.expert_nbytes ? "a rank's whole experts" : NULL, p.expert_nbytes, true },
-        { "token_message_bytes", p.message_nbytes ? "a rank's message to others' experts" : NULL, p.message_nbytes,
+        { "token_message_bytes", p.message_nbytes ? "a rank's message to other experts" : NULL, p.message_nbytes,
           true },
         { "snapshot_bytes", p.on_device ? "the host's copy of what is saved" : "a rank's copy of what is saved",
           p.snapshot_nbytes, true },

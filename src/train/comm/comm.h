@@ -95,7 +95,7 @@ struct comm_ops {
     int (*transfer)(struct comm *, void *memory, const struct comm_part *parts, size_t nparts, const char *operation,
                     struct fsdpck_error *err);
     /* Collective: each rank sends a message to another rank, and receives one from a rank; either may be empty. Returns
-     * when it has arrived. A message has at most comm_sizes.trade_nbytes. NULL: not supported. */
+     * when it has arrived. A message has at most comm_sizes.trade_nbytes. NULL: not between devices. */
     int (*trade)(struct comm *, const struct comm_trade *, struct fsdpck_error *err);
     void (*free)(struct comm *);
 };

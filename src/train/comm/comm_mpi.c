@@ -85,6 +85,7 @@ static const struct comm_ops mpi_ops = { .name = "mpi",
                                          .share_buffer = mpi_share_buffer,
                                          .sum_u64 = comm_mpi_sum,
                                          .transfer = comm_mpi_transfer,
+                                         .trade = comm_mpi_trade,
                                          .free = mpi_free };
 
 static struct mpi *new_lane(struct job_status *job_status, uint32_t rank, uint32_t nranks, enum comm_lane lane)

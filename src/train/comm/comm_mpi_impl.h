@@ -82,6 +82,7 @@ int comm_mpi_exchange(struct comm *base, const struct comm_slice *slices, size_t
                       bool first, struct fsdpck_error *err);
 int comm_mpi_gather(struct comm *base, enum comm_placement from, const struct comm_piece *pieces, size_t npieces,
                     char *into, struct fsdpck_error *err);
+int comm_mpi_trade(struct comm *base, const struct comm_trade *t, struct fsdpck_error *err);
 int comm_mpi_transfer(struct comm *base, void *memory, const struct comm_part *parts, size_t nparts,
                       const char *operation, struct fsdpck_error *err);
 int comm_mpi_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);

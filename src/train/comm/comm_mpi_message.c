@@ -8,6 +8,7 @@
 #include "arrays/grow.h"
 #include "comm/comm_mpi_impl.h"
 #include "comm/mpi_alarm.h"
+#include "comm/trade.h"
 
 enum { LARGEST_BLOCK = 1 << 30, SPINS = 200, NAP_NS = 50000, GATE_NS = 1000000, SETTLE_MS = 2000 };
 
@@ -304,4 +305,34 @@ int comm_mpi_transfer(struct comm *base, void *memory, const struct comm_part *p
             rc = talks[sends][peer] ? start_parts(c, peer, sends, memory, parts, nparts, operation, err) : 0;
     }
     return rc ? rc : comm_mpi_wait_all(c, operation, err);
+}
+
+static size_t trade_nbytes(const struct trade_span *spans, size_t n)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += spans[i].nbytes;
+    return sum;
+}
+
+/* The spans are at addresses: the message has no base. */
+static int start_trade(struct mpi *c, bool sends, uint32_t peer, const struct trade_span *spans, size_t nspans,
+                       struct fsdpck_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < nspans; i++)
+        n = comm_mpi_add_span(c, n, (size_t)spans[i].data, spans[i].nbytes);
+    return comm_mpi_start_message(c, sends, peer, MPI_BOTTOM, n, COMM_TOKENS_OPERATION, err);
+}
+
+int comm_mpi_trade(struct comm *base, const struct comm_trade *t, struct fsdpck_error *err)
+{
+    struct mpi *c = (struct mpi *)base;
+    comm_mpi_clear_requests(c);
+    int rc = comm_mpi_reserve_spans(c, TRADE_SPANS, trade_nbytes(t->out, t->nout) + trade_nbytes(t->in, t->nin), err);
+    if (!rc)
+        rc = start_trade(c, false, t->from, t->in, t->nin, err);
+    if (!rc)
+        rc = start_trade(c, true, t->to, t->out, t->nout, err);
+    return rc ? rc : comm_mpi_wait_all(c, COMM_TOKENS_OPERATION, err);
 }

@@ -459,7 +459,7 @@ const struct config_key config_keys[] = {
       .max = 4096,
       .doc = "Number of consecutive ranks that divide the experts of each block: each has whole experts, which are not "
              "gathered, and computes them for the tokens of all. With 1, experts are sharded and gathered with their "
-             "block. Divides the number of ranks and of experts. Local ranks on processors only." },
+             "block. Divides the number of experts and of the ranks of each host. On processors only." },
     { .name = "fsdp.reshard_after_forward",
       .type = KEY_SWITCH,
       .offset = AT(fsdp.reshard_after_forward),

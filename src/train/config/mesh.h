@@ -26,6 +26,17 @@ struct mesh_request {
 /* Sizes that do not fit together or to the strategy are FSDPCK_ERR_USAGE. */
 int mesh_choose(const struct mesh_request *req, struct mesh *out, struct fsdpck_error *err);
 
+/* The largest number of ranks that divides groups of both sizes. */
+static inline uint32_t mesh_common(uint32_t a, uint32_t b)
+{
+    while (b) {
+        const uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 static inline bool mesh_is_hybrid(enum train_sharding strategy)
 {
     return strategy == TRAIN_HYBRID_SHARD || strategy == TRAIN_HYBRID_SHARD_ZERO2;

@@ -246,7 +246,7 @@ static const struct import_idle idles[] = {
     { "parallelism.tensor_parallel_degree", "[1]", mesh },
     { "parallelism.pipeline_parallel_degree", "[1]", mesh },
     { "parallelism.context_parallel_degree", "[1]", mesh },
-    { "parallelism.expert_parallel_degree", "[1]", mesh },
+    { "parallelism.expert_parallel_degree", "[1]", "on processors, fsdp.expert_parallel does it; set it to 1" },
     { "parallelism.expert_tensor_parallel_degree", "[1]", mesh },
     { "checkpoint.initial_load_path", "[\"\"]", "give it as MODEL, or as lora.init_adapter, or to --resume" },
     { "checkpoint.load_step", "[-1]", "`fsdptrain run --resume CHECKPOINT` names one" },

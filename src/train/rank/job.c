@@ -188,11 +188,7 @@ uint32_t job_ranks_of_copy(const struct job *job)
 {
     uint32_t divisor = job->nranks;
     for (size_t i = 0; i < job->layout.nparams; i++)
-        for (uint32_t n = job->layout.params[i].nshards; n;) {
-            const uint32_t rest = divisor % n;
-            divisor = n;
-            n = rest;
-        }
+        divisor = mesh_common(divisor, job->layout.params[i].nshards);
     return divisor;
 }
 

@@ -18,14 +18,37 @@ static int refuse(const char *why, struct fsdpck_error *err)
     return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, KEY ": %s", why);
 }
 
-/* A copy of the parameters must hold all experts. */
+/* A copy of the parameters must hold all experts: of a host, or of the ranks of a supervisor that share one. */
 static bool is_spread(const struct job *job)
 {
-    const uint32_t within = job_ranks_of_copy(job);
-    for (size_t i = 0; i < job->layout.nparams && job_copies_on_host(job); i++)
-        if (job->layout.params[i].owned && job->layout.params[i].nshards != within)
+    uint32_t within = job->opt->several_hosts ? 0 : job_ranks_of_copy(job);
+    for (size_t i = 0; i < job->layout.nparams && job_copies_on_host(job); i++) {
+        const struct param *p = &job->layout.params[i];
+        within = within || !p->owned ? within : p->nshards;
+        if (p->owned && p->nshards != within)
             return true;
+    }
     return false;
+}
+
+/* The ranks of a group share the memory of a host. */
+static int check_host(const struct job *job, struct fsdpck_error *err)
+{
+    const struct train_options *opt = job->opt;
+    const uint64_t n = job->config->fsdp.expert_parallel;
+    const bool launched = opt->launched_nranks > 0;
+    if (!launched && !opt->several_hosts)
+        return 0;
+    if (!job->nlocal || job->nranks % job->nlocal || job->nlocal % n)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                KEY ": %llu does not divide the %u rank%s of this host, or hosts have not as many",
+                                (unsigned long long)n, job->nlocal, fsdpck_plural(job->nlocal));
+    if (launched && opt->launched_rank % job->nlocal != opt->launched_local)
+        return refuse("the ranks of a host are not consecutive (mpirun --map-by core and srun -m block number them so)",
+                      err);
+    if (opt->copy_gathers)
+        return refuse("with --gather copy, ranks that a launcher starts share no memory", err);
+    return 0;
 }
 
 static int check_numbers(const struct job *job, struct fsdpck_error *err)
@@ -51,13 +74,12 @@ int owners_check(const struct job *job, struct fsdpck_error *err)
     if (!job->model.nexperts)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, KEY ": the model has no experts");
     int rc = check_numbers(job, err);
+    if (!rc)
+        rc = check_host(job, err);
     if (rc)
         return rc;
     if (job_has_device_memory(job))
         return refuse("experts are whole on ranks of the CPU only (--device cpu)", err);
-    if (opt->launched_nranks || job->nlocal != job->nranks)
-        return refuse("experts are whole on local ranks only (--ranks), not on those of a launcher or of several hosts",
-                      err);
     if (opt->elastic_nranks || opt->keeper)
         return refuse("a run with whole experts ends if ranks are lost, and has no --elastic", err);
     if (job_offloads_params(job))

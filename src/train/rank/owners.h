@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The expert group of a rank (fsdp.expert_parallel): consecutive ranks of one host, each with whole experts. */
+/* The expert group of a rank (fsdp.expert_parallel): consecutive ranks of a host, each with whole experts. */
 #ifndef TRAIN_OWNERS_H
 #define TRAIN_OWNERS_H
 

@@ -176,7 +176,7 @@ static int choose_mesh(struct job *job, struct fsdpck_error *err)
     return rc;
 }
 
-/* Sets the mesh of each parameter, that of its group. */
+/* Sets the mesh of each parameter, that of its group. Experts that are whole on ranks are so on each host. */
 static int place_groups(struct job *job, struct fsdpck_error *err)
 {
     struct group_policy *policy;
@@ -186,7 +186,7 @@ static int place_groups(struct job *job, struct fsdpck_error *err)
         struct mesh mesh = job->mesh;
         if (policy[p->group].object != POLICY_NONE)
             rc = mesh_of(job, policy[p->group].object, &mesh, err);
-        p->nshards = mesh.nshards;
+        p->nshards = p->owned ? mesh_common(mesh.nshards, job->nlocal) : mesh.nshards;
     }
     free(policy);
     return rc;

@@ -77,7 +77,7 @@ static struct train_plan_group describe(const struct job *job, uint32_t first, u
     struct train_plan_group row = { .ngroups = 1, .nshards = first_of(l, first)->nshards, .when = when };
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        if (p->group < first || p->group > last)
+        if (p->group < first || p->group > last || p->owned)
             continue;
         row.nelem += (uint64_t)(p->nrow * p->ncol);
         row.nbytes += (uint64_t)(p->nrow * param_row_nbytes(p));
