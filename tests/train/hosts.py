@@ -90,13 +90,18 @@ class Hosts(Strategies):
             raise Failure("other bits than of one rank")
 
     def mixed_experts(self):
-        """Groups of as many ranks as no host has."""
-        path = self.write("mixed", {"model": str(self.mixtures.model_of("mixtral-12")), "fsdp": {"expert_parallel": 3},
-                                    "output_dir": str(self.tmp / "mixed"), "data": {"train": str(self.mixtures.data)},
-                                    "train": {"max_steps": 1}})
-        done = self.started((2, 1), [*self.runs, str(path), "-q"])
-        if done.returncode != 2 or "key 'fsdp.expert_parallel': 3 does not divide" not in done.stderr:
-            raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
+        """Groups of as many ranks as no host has, and ranks with configs of their own."""
+        config = {"model": str(self.mixtures.model_of("mixtral-12")), "output_dir": str(self.tmp / "mixed"),
+                  "data": {"train": str(self.mixtures.data)}, "train": {"max_steps": 1}}
+        for i, n in enumerate((3, 1, 2)):
+            self.write(f"mixed-{i}", {**config, "fsdp": {"expert_parallel": n}})
+        run, path = [*self.runs, "-q"], str(self.tmp / "mixed-")
+        own = ["bash", "-c", 'path=$0; exec "$@" "$path$((OMPI_COMM_WORLD_RANK + 1)).json"', path, *run]
+        for hosts, command, words in (((2, 1), [*run, path + "0.json"], "3 does not divide the"),
+                                      ((2,), own, "that of rank 1 is 2, and that of rank 0 1")):
+            done = self.started(hosts, command)
+            if done.returncode != 2 or "key 'fsdp.expert_parallel': " + words not in done.stderr:
+                raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
 
     def apart(self):
         """Ranks of one host that have several host names."""

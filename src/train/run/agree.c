@@ -170,13 +170,28 @@ int agree_on_build(struct comm *comm, struct fsdpck_error *err)
     return err->code;
 }
 
+static int agree_on_experts(struct comm *comm, const struct job *job, struct fsdpck_error *err)
+{
+    uint64_t all[COMM_MAX_SUM];
+    uint32_t other;
+    int rc = find_other(comm, job->config->fsdp.expert_parallel, all, &other, err);
+    if (rc || other == comm->nranks)
+        return rc;
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                            "key 'fsdp.expert_parallel': that of rank %u is %llu, and that of rank 0 %llu", other,
+                            (unsigned long long)all[other], (unsigned long long)all[0]);
+}
+
 int agree_on_mesh(struct comm *comm, const struct job *job, struct fsdpck_error *err)
 {
     uint64_t nshards[COMM_MAX_SUM], hash = 0, hashes[COMM_MAX_SUM];
     uint32_t other;
+    int rc = agree_on_experts(comm, job, err);
+    if (rc)
+        return rc;
     for (size_t i = 0; i < job->layout.nparams; i++)
         hash = XXH3_64bits_withSeed(&job->layout.params[i].nshards, sizeof job->layout.params[i].nshards, hash);
-    int rc = find_other(comm, job->mesh.nshards, nshards, &other, err);
+    rc = find_other(comm, job->mesh.nshards, nshards, &other, err);
     if (!rc && other == comm->nranks)
         rc = find_other(comm, hash, hashes, &other, err);
     if (rc || other == comm->nranks)
