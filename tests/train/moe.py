@@ -10,6 +10,7 @@ import argparse, json, random, shutil, subprocess
 import numpy as np
 
 from harness import LIMIT_S, Failure, Tests, add_device, read_safetensors, write_safetensors
+from planner import RATES
 from serve_client import bits_of, is_built
 
 STEPS, LAYERS, HIDDEN, INNER, EXPERTS = 3, 3, 64, 32, 5
@@ -521,6 +522,10 @@ class Moe(Tests):
         rows = 32 * 3  # of the largest micro-batch
         if apart["token_message_bytes"] < rows * 2 * 2 * (HIDDEN + INNER):
             raise Failure(f"token_message_bytes: {apart['token_message_bytes']}")
+        rates = ["--ranks", "4", "--device", "cpu", "--rates", str(RATES)]
+        seconds = [self.planned_as(*rates, "--set", f"fsdp.expert_parallel={n}")["step_seconds"] for n in (1, 2, 4)]
+        if not seconds[0] < seconds[1] < seconds[2] < 2 * seconds[0]:  # messages cost time, and not much of it
+            raise Failure(f"step_seconds: {seconds}")
         if apart["peak_bytes"] < apart["token_message_bytes"] + apart["activation_bytes"]:
             raise Failure(f"peak_bytes: {apart}")
 

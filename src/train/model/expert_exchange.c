@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges tokens between the ranks of an expert group. In turn k, rank p sends rows to rank p + k and serves those of
  * rank p - k. The owner of an expert makes the calls that the sender would have made, with the same rows in the same
- * order, and adds gradients of parameters to the sender's: so the bits are those of a run without groups. What the
- * backward pass needs returns to the sender, so that a rank never holds more rows of others than one turn brings. */
+ * order, and adds gradients of parameters to the sender's: so the bits are those of a run without groups. Activations
+ * for the backward pass return to the sender, so that a rank never holds more rows of others than one turn brings. */
 #include "model/expert_exchange.h"
 
 #include "model/bump.h"
 #include "model/experts_impl.h"
 
-/* What dropout of the sender depends on; the starts of its rows follow. */
+/* The facts that dropout of the sender depends on. The starts of its rows follow. */
 struct expert_head {
     struct kern_rng_offset rng_offset;
     float dropout;
@@ -261,6 +261,24 @@ static void backward_turn(struct compute *c, int64_t number, const struct turn *
     trade_receive(&back, in->weights_out, (size_t)turn->n * sizeof *in->weights_out);
     run_trade(c, &back, &(struct turn){ .to = turn->from, .from = turn->to });
     take_dweights(c, &own, turn);
+}
+
+/* Elements of a row that travel for a block, in both directions. */
+static int64_t row_nelem(const struct compute *c, int64_t number)
+{
+    const int64_t d = c->m->hidden, kept = 2 * c->m->expert_inner + 2 * c->expert_rank;
+    const bool backward = number >= compute_first_layer(c->l), recomputed = backward && c->blocks[number].recomputed;
+    return 2 * d + (forgets(c, number, true) ? 0 : kept) + (recomputed ? d + kept : 0) +
+           (backward ? 2 * d + kept + (gates_train(c, &c->l->layers[number]) ? d : 0) : 0);
+}
+
+uint64_t exchange_micro_nbytes(const struct compute *c, int64_t ntok)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; c->nowners > 1 && i < c->m->nlayer; i++)
+        if (c->l->layers[i].experts)
+            sum += (uint64_t)(row_nelem(c, i) * kern_dtype_bytes(layout_dtype(c->l, (uint32_t)i + 1)));
+    return sum * (uint64_t)(ntok * c->m->top_k * (c->nowners - 1) / c->nowners);
 }
 
 typedef void turn_work(struct compute *c, int64_t number, const struct turn *turn, bool flag);

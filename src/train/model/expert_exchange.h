@@ -20,10 +20,12 @@ struct expert_owners {
 
 /* The most bytes that a rank sends at once. nowners: ranks of a group; ntok: tokens of the largest micro-batch. */
 size_t exchange_nbytes(const struct model *m, const struct layout *l, int64_t nowners, int64_t ntok);
+/* Bytes that a rank receives in a micro-batch of ntok tokens that is trained on, if all experts are chosen alike. */
+uint64_t exchange_micro_nbytes(const struct compute *c, int64_t ntok);
 /* Allocates c->inbox; nothing without expert groups. */
 void exchange_alloc(struct compute *c, struct bump *v, int64_t ntok);
-/* What experts_forward() and experts_backward() do for all experts of a block: this rank's experts, for the tokens of
- * the whole group. A failure shows in exchange_status(). */
+/* The part of experts_forward() and experts_backward() that the experts of a block have: this rank's experts work for
+ * the tokens of the whole group. A failure shows in exchange_status(). */
 void exchange_forward(struct compute *c, int64_t number, bool wants_y);
 void exchange_backward(struct compute *c, int64_t number, bool through);
 /* The same for a rank without a micro-batch. */

@@ -94,6 +94,12 @@ struct transfer links_exchange(const struct job *job, const struct rates *rates,
     return (struct transfer){ .busy = folded, .link = host_exchange(job, rates, nelem, npackets, element) };
 }
 
+/* They are copied there and back. */
+double links_tokens(const struct rates *rates, double nbytes)
+{
+    return 2 * nbytes / rates->plain[RATES_LINK];
+}
+
 double links_spread(const struct job *job, const struct rates *rates, double nbytes)
 {
     if (hosts_of(job, job->nranks) < 2)

@@ -19,6 +19,8 @@ struct transfer links_gather(const struct job *job, const struct rates *rates, d
 struct transfer links_exchange(const struct job *job, const struct rates *rates, double nelem, double npackets);
 /* nbytes a rank, to or from files of all ranks of a host, which share its disk. */
 double links_disk(const struct job *job, const struct rates *rates, double nbytes);
+/* Messages between ranks of a host, of which a rank sends and receives nbytes. */
+double links_tokens(const struct rates *rates, double nbytes);
 /* The way of new values to other replicas. nbytes: those of a rank. */
 double links_spread(const struct job *job, const struct rates *rates, double nbytes);
 

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "data/data_pictures.h"
+#include "model/expert_exchange.h"
 #include "price/overlap.h"
 #include "price/paper.h"
 #include "rank/device.h"
@@ -137,8 +138,10 @@ static void price_micro(struct timing *t, bool first, bool last, struct overlap 
         use->compute += mine;
         busy += mine;
     }
+    const double tokens = links_tokens(t->rates, (double)exchange_micro_nbytes(t->c, t->c->batch.ntok));
     *out = overlap_run(t->uses, t->nuses);
-    out->exposed += busy;
+    out->seconds += tokens;
+    out->exposed += busy + tokens;
 }
 
 /* The packet whose rank is probably the slowest: the one with the most tokens. */
