@@ -142,8 +142,7 @@ static void launch(struct reducer *r, const struct reducer_job *job)
     struct fsdpck_error err = { 0 };
     device->event_record(r->made, r->on.compute);
     device->event_wait(r->made, r->comm->stream);
-    if (!r->error.code &&
-        r->comm->ops->exchange(r->comm, job->slices, job->nslices, job->ncontributions, job->first, &err))
+    if (!r->error.code && exchange_by_dtype(r->comm, job, &err))
         r->error = err;
     for (size_t i = 0; i < job->nslices && job->clean; i++)
         device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at,
