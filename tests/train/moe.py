@@ -35,8 +35,9 @@ PARAMETERS = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_patte
               "target_parameters": ["experts.gate_up_proj", "mlp.experts.down_proj"]}
 WAYS = (  # ranks and options, fsdp
     (("--ranks", "2"), {}),
-    (("--ranks", "3", "--gather", "copy"), {"sharding_strategy": "SHARD_GRAD_OP"}),
-    (("--ranks", "4", "--gather", "copy"), {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2}),
+    (("--ranks", "3", "--gather", "copy"),
+     {"auto_wrap_policy": "HALF_BLOCK_WRAP", "activation_checkpointing": "block"}),
+    (("--ranks", "4", "--gather", "copy"), {"auto_wrap_policy": "LINEAR_WRAP", "dp_shard_size": 2}),
     (("--ranks", "5"), {"activation_checkpointing": "block"}),
     (("--ranks", "8", "--gather", "copy", "--threads", "1"), {"sharding_strategy": "NO_SHARD"}),
     (("--ranks", "1", "--threads", "3"), {"activation_checkpointing": "block"}),

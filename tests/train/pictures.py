@@ -411,7 +411,9 @@ def policies(folder):
             "reshard_after_forward": True
     }, '["x_embedder", "proj_out"]'), ({
             **first, "param_dtype": "bf16"
-    }, "param_dtype")):
+    }, "param_dtype"), ({
+            **joined, "auto_wrap_policy": "LINEAR_WRAP"
+    }, "a block of a FLUX.2 transformer is not cut")):
         config = config_of(folder, output_dir=str(folder / "planned"), fsdp={"policy": [policy]})
         done = subprocess.run([args.fsdptrain, "plan", config, "--ranks", "3"], capture_output=True, text=True)
         need(done.returncode in (2, 3) and words in done.stderr, policy, done.stderr)

@@ -34,6 +34,13 @@ POLICIES = [  # ranks, keys of fsdp with a policy
     (8, {"dp_shard_size": 4, "policy": [{"modules": blocks(0), "sharding_strategy": FULL, "reshard_after_forward": 2},
                                         {"modules": blocks(1), "dp_shard_size": 2},
                                         {"modules": blocks(2, 3), "sharding_strategy": HYBRID2}]}),
+    (3, {"auto_wrap_policy": "HALF_BLOCK_WRAP", "activation_checkpointing": "block", "backward_prefetch": 0}),
+    (4, {"auto_wrap_policy": "LINEAR_WRAP", "reshard_after_forward": 2, "forward_prefetch": 3, "policy": [
+        {"modules": blocks(1, 2), "auto_wrap_policy": "NO_WRAP"},
+        {"modules": blocks(3, 4), "activation_checkpointing": "auto"}]}),
+    (4, {"policy": [{"modules": ["mlp"], "sharding_strategy": GRAD}, {"modules": ["o_proj"], "dp_shard_size": 2},
+                    {"modules": ["layers.0.self_attn"], "sharding_strategy": WHOLE},
+                    {"modules": blocks(1, 2), "activation_checkpointing": "block", "reshard_after_forward": 2}]}),
 ]
 POLICIES_UNTIED = [(2, {"policy": [ENDS]}), (3, {"auto_wrap_policy": "NO_WRAP", "policy": [ENDS]}),
                    (4, {"sharding_strategy": GRAD, "policy": [{"modules": ".*", "reshard_after_forward": 2}]})]
@@ -52,14 +59,24 @@ def random_mesh(rng, ranks, within, names=(FULL, GRAD, WHOLE, HYBRID, HYBRID2)):
     return mesh | rng.choice(({"sharding_strategy": name}, {"sharding_strategy": name}, {}))
 
 
+# In blocks: modules that leave some parts of each to the objects behind.
+PARTS = (["self_attn"], ["mlp"], ["o_proj", "down_proj"], ["layers.0.mlp", "layers.2.self_attn.v_proj"],
+         r".*layers\.[135].*\.(mlp|o_proj)", ["gate_proj"])
+
+
 def random_policy(rng, fsdp, ranks, layers, tied):
-    """Objects for random blocks, and for embedding and head where they do not share a weight."""
+    """Objects for parts of blocks, for random blocks, and for embedding and head where they do not share a weight."""
     strategy = fsdp.get("sharding_strategy", HYBRID if "dp_shard_size" in fsdp else FULL)
     shards = 1 if strategy == WHOLE else fsdp.get("dp_shard_size", ranks // fsdp.get("dp_replicate_size", 1))
     within = fsdp.get("reshard_after_forward", True)
     if within in (True, False):
         within = rng.choice([k for k in range(1, shards + 1) if shards % k == 0])
     left, out = rng.sample(range(layers), layers), []
+    if rng.random() < 0.5:
+        mesh = random_mesh(rng, ranks, within)
+        out.append({"modules": rng.choice(PARTS)} | mesh)
+        if mesh.get("sharding_strategy") != WHOLE:
+            out[-1]["forward_prefetch"] = rng.choice((0, 1, 6))
     while left and rng.random() < 0.8:
         chosen = [left.pop() for _ in range(min(len(left), rng.randint(1, 3)))]
         one = {"modules": rng.choice(([f"layers.{n}" for n in chosen], blocks(*chosen)))}
@@ -74,8 +91,9 @@ def random_policy(rng, fsdp, ranks, layers, tied):
         whole = one.get("sharding_strategy", FULL if "dp_shard_size" in one else strategy) == WHOLE
         if not whole and rng.random() < 0.4:
             one["forward_prefetch"] = rng.choice((0, 1, 2, 5))
-        wrap = {} if whole else rng.choice(({}, {"auto_wrap_policy": "NO_WRAP"},
-                           {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": rng.choice((1, 30000, 10**6))}))
+        wrap = rng.choice([{}] + [{"auto_wrap_policy": f"{name}_WRAP"} for name in ("NO", "HALF_BLOCK", "LINEAR")] +
+                          [{"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": rng.choice((1, 30000, 10**6))}])
+        wrap = {} if whole else wrap
         for key in ("param_dtype", "reduce_dtype"):
             if rng.random() < 0.3:
                 one[key] = rng.choice(("bf16", "fp32"))
@@ -91,8 +109,9 @@ def random_policy(rng, fsdp, ranks, layers, tied):
 
 
 def dtypes_of(fsdp, usual):
-    """The part of a policy that changes bits."""
-    policy, keys = fsdp.get("policy", ()), ("param_dtype", "reduce_dtype")
+    """The part of a policy that changes bits: types are those of whole blocks."""
+    policy = [one for one in fsdp.get("policy", ()) if one["modules"] not in PARTS]
+    keys = ("param_dtype", "reduce_dtype")
     if not any(key in one for one in policy for key in keys):
         return {}
     return {"policy": [{"modules": one["modules"], "param_dtype": usual, **{k: one[k] for k in keys if k in one}}
@@ -108,7 +127,16 @@ REFUSED_POLICIES = [  # fsdp on 4 ranks, the error, the way out
     ({"policy": [{"modules": 3, "forward_prefetch": 1}]},
      "key 'fsdp.policy[0].modules': a list of module names, or a regular expression, is wanted", ""),
     ({"policy": [{"modules": "(", "forward_prefetch": 1}]}, "key 'fsdp.policy[0].modules': \"(\" is no regular", ""),
-    ({"policy": [{"modules": ["mlp.down_proj"], "sharding_strategy": GRAD}]}, NO_GROUP, "a block is gathered whole"),
+    ({"policy": [{"modules": ["mlp.up"], "sharding_strategy": GRAD}]}, NO_GROUP, "are self_attn and mlp, or linear"),
+    ({"policy": [{"modules": ["mlp"], "activation_checkpointing": "block"}]},
+     "key 'fsdp.policy[0].activation_checkpointing' is for blocks, and modules matches none", ""),
+    ({"policy": [{"modules": ["mlp", "o_proj"], "reduce_dtype": "bf16"}]},
+     "key 'fsdp.policy[0].reduce_dtype' is for blocks and ends of the model, and modules matches none", ""),
+    ({"policy": [{"modules": ["mlp"], "forward_prefetch": 2}, {"modules": ["down_proj"], "sharding_strategy": GRAD}]},
+     "key 'fsdp.policy[1]' has no effect: objects before it match all of its groups", ""),
+    ({"policy": [{"modules": ["mlp", "self_attn"], "forward_prefetch": 2},
+                 {"modules": ["layers.1"], "activation_checkpointing": "block", "backward_prefetch": 3}]},
+     "key 'fsdp.policy[1].backward_prefetch' has no effect: objects before it match all parts of its blocks", ""),
     ({"policy": [{"modules": ["lm_head"], "sharding_strategy": GRAD}]}, NO_GROUP, "lm_head is model.embed_tokens"),
     ({"policy": [{"modules": ["layers.0"], "forward_prefetch": 1}, {"modules": ["layers.7"], "forward_prefetch": 2}]},
      "key 'fsdp.policy[1].modules' matches no group of parameters", "model.layers.0 to model.layers.5"),
@@ -165,6 +193,24 @@ class Policies:
         command = [self.tool, "plan", str(path), "-q", "--json", "--ranks", str(ranks), "--gather", "copy", *options]
         return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
 
+    def planned_parts(self, untied, plain):
+        """Blocks that are cut: their groups, which are all of their parameters, and smaller buffers."""
+        linears = ("self_attn.{q,k,v}_proj", "self_attn.o_proj", "mlp.{gate,up}_proj", "mlp.down_proj")
+        halves = ("self_attn", "mlp")
+        buffers = [plain["gather_buffer_bytes"]]
+        for wrap, wanted in (("HALF_BLOCK_WRAP", halves), ("LINEAR_WRAP", linears)):
+            got = self.policy_plan(untied, 2, {"auto_wrap_policy": wrap, "activation_checkpointing": "block"})
+            rows = got["groups"][1:-1]
+            if tuple(r["parameters"].split(".", 3)[3] for r in rows if r["groups"] > 1) != wanted:
+                raise Failure(f"{wrap}: {rows}")
+            if sum(r["groups"] * r["elements"] for r in rows) != 6 * plain["groups"][1]["elements"]:
+                raise Failure(f"{wrap}: {rows} are not six of {plain['groups'][1]}")
+            self.near("a ring of two", abs(got["gather_buffer_bytes"] - 2 * max(r["gathered_bytes"] for r in rows) -
+                                           sum(plain["groups"][i]["gathered_bytes"] for i in (0, -1))), 4 * 4096)
+            buffers.append(got["gather_buffer_bytes"])
+        if not buffers[0] > buffers[1] > buffers[2]:
+            raise Failure(f"buffers of blocks, halves and linear layers: {buffers}")
+
     def planned_policies(self, tied, untied):
         """The groups of plan, and the memory that follows from them."""
         plain = self.policy_plan(untied, 2, {})
@@ -206,6 +252,7 @@ class Policies:
         if [(r["shard_ranks"], r["when"]) for r in whole["groups"]][:2] != [
                 (1, "never: whole on every rank"), (2, plain["groups"][1]["when"])]:
             raise Failure(f"embedding on every rank: {whole['groups']}")
+        self.planned_parts(untied, plain)
         half = self.policy_plan(untied, 4, {"policy": [{"modules": blocks(2), "dp_shard_size": 2}]})["groups"]
         if [(r["parameters"], r["strategy"], r["shard_ranks"]) for r in half[2:3]] != [("model.layers.2", HYBRID, 2)]:
             raise Failure(f"a block in groups of two: {half}")

@@ -155,7 +155,8 @@ class Quantized(Tests):
         for n, fsdp in enumerate((
             {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2}, {"sharding_strategy": "NO_SHARD"},
             {"sharding_strategy": "HYBRID_SHARD_ZERO2", "dp_replicate_size": 2}, {"reshard_after_forward": 2},
-            {"auto_wrap_policy": "NO_WRAP"}, {"offload": str(self.tmp), "offload_params": True})):
+            {"auto_wrap_policy": "NO_WRAP"},
+            {"auto_wrap_policy": "LINEAR_WRAP", "offload": str(self.tmp), "offload_params": True})):
             got, _ = self.train(f"{name}-sharded-{n}", model, *copies, fsdp=fsdp)
             self.same(f"{name} {fsdp}", want, got)
         want, _ = self.train(f"{name}-policy-plain", plain, fsdp=policy)

@@ -43,6 +43,8 @@ def random_fsdp(rng, ranks, name):
         fsdp["reshard_after_forward"] = False
     if rng.random() < 0.7:
         fsdp["policy"] = random_policy(rng, fsdp, ranks, LAYERS, name == NAMES[0])
+    if rng.random() < 0.4:
+        fsdp["auto_wrap_policy"] = rng.choice(("HALF_BLOCK_WRAP", "LINEAR_WRAP"))
     return fsdp
 
 
@@ -333,7 +335,7 @@ class Strategies(Policies, Tests):
                 raise Failure(f"{run} beside {losses}")
 
     def samples(self, name, kind, policy, ranks):
-        fsdp = {"policy": policy}
+        fsdp = {"policy": policy, **({"auto_wrap_policy": "LINEAR_WRAP"} if ranks > 2 else {})}
         path, out = self.config(name, f"samples-{kind[0]}-{ranks}-{label(fsdp)}", fsdp, kind)
         prompts = {"every": 1, "prompts": [{"input_ids": [5, 9, 30, 2]}, {"input_ids": [77]}]}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"sample": prompts}))
@@ -351,6 +353,8 @@ class Strategies(Policies, Tests):
             raise Failure(f"{plain} {same}, {one} {three}")
 
     def all_dtypes(self, names):
+        some = {"policy": [{"modules": blocks(1, 2), "reduce_dtype": "bf16"}]}
+        self.check("gradients rounded in some blocks", self.bits, NAMES[1], 2, some, ("fp32", "fp32", 1))
         for name, (usual, given) in zip(names, (("bf16", "fp32"), ("fp32", "bf16"))):
             self.check(f"{name}: all groups in {given} under {usual}", self.same_dtypes, name, usual, given)
             self.check(f"{name}: groups in both", self.mixed_dtypes, name)

@@ -126,6 +126,7 @@ class Tenants(Tests):
         rng = random.Random(seed)
         keys = {"dtype": {"param": rng.choice(("bf16", "bf16", "fp32"))},
                 "fsdp": {"activation_checkpointing": rng.choice(("block", "none", "auto")),
+                         "auto_wrap_policy": rng.choice(("NO_WRAP", "HALF_BLOCK_WRAP", "LINEAR_WRAP")),
                          "sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))}}
         tenants = [self.tenant(f"{seed}-{i}", rng) for i in range(n)]
         want = {t["name"]: self.bits_alone(t, **keys) for t in tenants}

@@ -53,6 +53,8 @@ static const struct choice choices[] = {
     ROW("fsdp.auto_wrap_policy", fsdp.wrap, TRAIN_TRANSFORMER_BASED_WRAP, "TRANSFORMER_BASED_WRAP"),
     ROW("fsdp.auto_wrap_policy", fsdp.wrap, TRAIN_SIZE_BASED_WRAP, "SIZE_BASED_WRAP"),
     ROW("fsdp.auto_wrap_policy", fsdp.wrap, TRAIN_NO_WRAP, "NO_WRAP"),
+    ROW("fsdp.auto_wrap_policy", fsdp.wrap, TRAIN_HALF_BLOCK_WRAP, "HALF_BLOCK_WRAP"),
+    ROW("fsdp.auto_wrap_policy", fsdp.wrap, TRAIN_LINEAR_WRAP, "LINEAR_WRAP"),
     ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_NONE, "none"),
     ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_BLOCK, "block"),
     ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_AUTO, "auto"),

@@ -11,10 +11,13 @@ void plan_table_print(const struct train_plan *plan)
 {
     char nbytes[TEXT_NBYTES], strategy[2 * TRAIN_WORD_NBYTES + 16];
     bool mixed = false;
+    int width = 22;
     for (uint32_t i = 1; i < plan->ngroups; i++)
         mixed |= strcmp(plan->groups[i].dtype, plan->groups[0].dtype) != 0;
-    printf("\n%-22s %6s %12s %10s %10s  %-18s %s\n", "gathered together", "groups", "elements", "bytes", "recomputed",
-           "strategy", "when");
+    for (uint32_t i = 0; i < plan->ngroups; i++)
+        width = (int)strlen(plan->groups[i].pattern) > width ? (int)strlen(plan->groups[i].pattern) : width;
+    printf("\n%-*s %6s %12s %10s %10s  %-18s %s\n", width, "gathered together", "groups", "elements", "bytes",
+           "recomputed", "strategy", "when");
     for (uint32_t i = 0; i < plan->ngroups; i++) {
         const struct train_plan_group *g = &plan->groups[i];
         snprintf(strategy, sizeof strategy, "%s", g->strategy);
@@ -22,7 +25,7 @@ void plan_table_print(const struct train_plan *plan)
             snprintf(strategy, sizeof strategy, "%s of %u", g->strategy, g->nshards);
         if (mixed)
             snprintf(strategy + strlen(strategy), TRAIN_WORD_NBYTES, ", %s", g->dtype);
-        printf("%-22s %6u %12llu %10s %10u  %-18s %s\n", g->pattern, g->ngroups, (unsigned long long)g->nelem,
+        printf("%-*s %6u %12llu %10s %10u  %-18s %s\n", width, g->pattern, g->ngroups, (unsigned long long)g->nelem,
                text_bytes(g->nbytes, nbytes), g->nrecomputed, strategy, g->when);
     }
 }

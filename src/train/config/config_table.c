@@ -475,12 +475,14 @@ const struct config_key config_keys[] = {
       .type = KEY_CHOICE,
       .offset = AT(fsdp.wrap),
       .default_value.text = "TRANSFORMER_BASED_WRAP",
-      .choices = "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP",
+      .choices = "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP|HALF_BLOCK_WRAP|LINEAR_WRAP",
       .idle = idle_unless_sharded,
       .policy = TRAIN_POLICY_WRAP + 1,
       .doc = "Parameters that are gathered together. With TRANSFORMER_BASED_WRAP, each block is a group. With "
              "SIZE_BASED_WRAP, consecutive blocks are joined until a group has fsdp.min_num_params parameters. With "
-             "NO_WRAP, all blocks are one group." },
+             "NO_WRAP, all blocks are one group. HALF_BLOCK_WRAP cuts each block into attention and MLP, LINEAR_WRAP "
+             "into its linear layers, of which those that share their input stay together; a mixture of experts is not "
+             "cut further. Norms are gathered with the layers behind them." },
     { .name = "fsdp.transformer_layer_cls_to_wrap",
       .type = KEY_NAMES,
       .offset = AT(fsdp.wrap_classes),
@@ -523,18 +525,22 @@ const struct config_key config_keys[] = {
       .choices = "none|block|auto",
       .policy = TRAIN_POLICY_CHECKPOINTING + 1,
       .doc = "Blocks whose activations are recomputed in the backward pass. With block, these are all blocks. With "
-             "auto, they are the fewest that let the run fit into the available memory." },
+             "auto, they are the fewest that let the run fit into the available memory; of blocks that are cut into "
+             "several groups, all." },
     { .name = "fsdp.policy",
       .type = KEY_POLICY,
-      .doc = "Other values for some groups of parameters, as [{\"modules\": [\"layers.0\", \"layers.1\"], "
-             "\"sharding_strategy\": \"SHARD_GRAD_OP\"}]. modules is a list of the ends of paths, or a regular "
-             "expression that matches whole paths. The paths are model.embed_tokens, model.layers.0 and so on, and "
-             "lm_head, whose group has model.norm too; of a FLUX.2 transformer, transformer_blocks.0 and so on, "
-             "single_transformer_blocks.0 and so on, x_embedder and proj_out, whose groups have all that comes before "
-             "and after the blocks. For each group the first object that matches counts. It may "
-             "have sharding_strategy, dp_replicate_size, dp_shard_size, reshard_after_forward, auto_wrap_policy, "
-             "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, param_dtype and "
-             "reduce_dtype. The last two are dtype.param and dtype.reduce of its groups." },
+      .doc =
+          "Other values for some groups of parameters, as [{\"modules\": [\"layers.0\", \"layers.1\"], "
+          "\"sharding_strategy\": \"SHARD_GRAD_OP\"}]. modules is a list of the ends of paths, or a regular "
+          "expression that matches whole paths. The paths are model.embed_tokens, model.layers.0 and so on, and "
+          "lm_head, whose group has model.norm too; of a FLUX.2 transformer, transformer_blocks.0 and so on, "
+          "single_transformer_blocks.0 and so on, x_embedder and proj_out, whose groups have all that comes before "
+          "and after the blocks. Modules in a block, as model.layers.0.mlp, model.layers.0.self_attn or one of their "
+          "linear layers, become groups of their own. For each group the first object that matches counts. It may "
+          "have sharding_strategy, dp_replicate_size, dp_shard_size, reshard_after_forward, auto_wrap_policy, "
+          "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, param_dtype and "
+          "reduce_dtype. The last two are dtype.param and dtype.reduce of its groups; they and the recomputation are "
+          "those of whole blocks." },
     { .name = "fsdp.offload",
       .type = KEY_STRING,
       .offset = AT(fsdp.offload),

@@ -50,15 +50,15 @@ static struct kern_attention_shape shape_of(const struct compute *c, int64_t num
                                           .nkeys = c->batch.nkeys };
 }
 
+/* Up to the output of attention. */
 static void attention_forward(struct compute *c, int64_t number)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle qkv = qkv_of(c, layer), o = alone(c, &layer->o);
+    struct bundle qkv = qkv_of(c, layer);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    const struct kern_mat y[BUNDLE] = { mat(c, b->q_raw, nq), mat(c, b->k_raw, nkv), mat(c, b->v, nkv) },
-                          x2 = mat(c, b->x2, m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, b->q_raw, nq), mat(c, b->k_raw, nkv), mat(c, b->v, nkv) };
     norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, b->rstd1);
     bundle_forward(c, &qkv, c->h, b->s_qkv, NULL, y);
     if (m->qk_norm) {
@@ -75,18 +75,39 @@ static void attention_forward(struct compute *c, int64_t number)
                                         .lse = b->lse,
                                         .scratch = c->attention };
     c->device->ops->attention(c->stream, &attention);
+}
+
+static void o_forward(struct compute *c, int64_t number)
+{
+    const struct bundle o = alone(c, &c->l->layers[number].o);
+    struct block *b = &c->blocks[number];
+    const struct kern_mat x2 = mat(c, b->x2, c->m->hidden);
     bundle_forward(c, &o, b->o, b->s_o, b->x, &x2);
 }
 
-static void mlp_forward(struct compute *c, int64_t number, void *out)
+static void norm2_forward(struct compute *c, int64_t number)
+{
+    struct block *b = &c->blocks[number];
+    norm_forward(c, c->l->layers[number].norm2, 1, c->m->hidden, b->x2, c->h, b->rstd2);
+}
+
+static void gate_up_forward(struct compute *c, int64_t number)
+{
+    const struct bundle gate_up = gate_up_of(c, &c->l->layers[number]);
+    struct block *b = &c->blocks[number];
+    const struct kern_mat y[BUNDLE] = { mat(c, b->gate, c->m->inner), mat(c, b->up, c->m->inner) };
+    norm2_forward(c, number);
+    bundle_forward(c, &gate_up, c->h, b->s_gate_up, NULL, y);
+}
+
+static void down_forward(struct compute *c, int64_t number, void *out)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->mlp.down);
+    const struct bundle down = alone(c, &layer->mlp.down);
     const struct kern_mat y[BUNDLE] = { mat(c, b->gate, m->inner), mat(c, b->up, m->inner) },
                           to = mat(c, out, m->hidden);
-    bundle_forward(c, &gate_up, c->h, b->s_gate_up, NULL, y);
     if (out || layer->mlp.down.r)
         c->device->ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(y[0]), kern_const(y[1]), c->batch.ntok,
                                m->inner);
@@ -98,14 +119,20 @@ static void mlp_forward(struct compute *c, int64_t number, void *out)
 
 void block_forward(struct compute *c, int64_t number, void *out)
 {
-    const struct layer *layer = &c->l->layers[number];
-    struct block *b = &c->blocks[number];
-    attention_forward(c, number);
-    norm_forward(c, layer->norm2, 1, c->m->hidden, b->x2, c->h, b->rstd2);
-    if (layer->experts)
+    const bool sparse = c->l->blocks[number].sparse;
+    if (has_part(c, number, PART_QKV))
+        attention_forward(c, number);
+    if (has_part(c, number, PART_O))
+        o_forward(c, number);
+    if (has_part(c, number, PART_GATE_UP) && sparse) {
+        norm2_forward(c, number);
         experts_forward(c, number, out);
-    else
-        mlp_forward(c, number, out);
+        return;
+    }
+    if (has_part(c, number, PART_GATE_UP))
+        gate_up_forward(c, number);
+    if (has_part(c, number, PART_DOWN) && !sparse)
+        down_forward(c, number, out);
 }
 
 /* How far the gradient must propagate in this block; each value includes the ones before it. */
@@ -126,17 +153,17 @@ static enum depth depth_of(const struct compute *c, const struct layer *l, bool 
                                                                                                   : TO_DOWN;
 }
 
-/* c->dx: in, gradient of the block's output; out, gradient of x2 if `depth` asks for it. */
-static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
+/* c->dx: gradient of the block's output. Replaces gate and up by their gradients if `depth` asks for them. */
+static void down_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->mlp.down);
+    struct bundle down = alone(c, &layer->mlp.down);
     const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner),
                           act = mat(c, c->act, m->inner);
     const struct kern_cmat dx = cmat(c, c->dx, m->hidden), dy[BUNDLE] = { kern_const(gate), kern_const(up) };
-    bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->mlp.down);
+    const bool anew = linear_trains(c, &layer->mlp.down);
     bundle_backward(c, &down, b->s_down, &dx, NULL, depth > TO_DOWN ? c->act : NULL);
     if (depth >
         TO_DOWN) { /* swiglu_grad replaces gate and up by their gradients, and c->act by the product if down trains */
@@ -153,8 +180,17 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
         c->device->ops->swiglu(c->stream, act, dy[0], dy[1], c->batch.ntok, m->inner);
     }
     bundle_backward_rest(c, &down, c->act, b->s_down, &dx);
-    if (depth == TO_DOWN)
-        return;
+}
+
+/* c->dx: in, gradient of the block's output; out, gradient of x2 if `depth` asks for it. */
+static void gate_up_backward(struct compute *c, int64_t number, enum depth depth)
+{
+    const struct model *m = c->m;
+    const struct layer *layer = &c->l->layers[number];
+    struct block *b = &c->blocks[number];
+    struct bundle gate_up = gate_up_of(c, layer);
+    const struct kern_cmat dy[BUNDLE] = { cmat(c, b->gate, m->inner), cmat(c, b->up, m->inner) };
+    const bool through = depth >= TO_OUT || grad_of(c, layer->norm2);
     bundle_backward(c, &gate_up, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
     if (linear_trains(c, &layer->mlp.gate) || linear_trains(c, &layer->mlp.up))
         norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
@@ -163,19 +199,23 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
         norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }
 
-/* c->dx: gradient of x2. Sets dq, dk, dv: gradients of the outputs of q, k and v. */
-static void attention_backward(struct compute *c, int64_t number, enum depth depth)
+/* c->dx: gradient of x2. Sets d_o if `depth` asks for it. */
+static void o_backward(struct compute *c, int64_t number, enum depth depth)
+{
+    const struct bundle o = alone(c, &c->l->layers[number].o);
+    struct block *b = &c->blocks[number];
+    const struct kern_cmat dx2 = cmat(c, c->dx, c->m->hidden);
+    bundle_backward(c, &o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
+    bundle_backward_rest(c, &o, b->o, b->s_o, &dx2);
+}
+
+/* Sets dq, dk, dv: gradients of the outputs of q, k and v. */
+static void attention_backward(struct compute *c, int64_t number)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    struct bundle o = alone(c, &layer->o);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    const struct kern_cmat dx2 = cmat(c, c->dx, m->hidden);
-    bundle_backward(c, &o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
-    bundle_backward_rest(c, &o, b->o, b->s_o, &dx2);
-    if (depth < TO_QKV)
-        return;
     struct kern_attention_grad grad = { .shape = shape_of(c, number),
                                         .q = cmat(c, b->q, nq),
                                         .k = cmat(c, b->k, nkv),
@@ -238,13 +278,19 @@ void block_serve_backward(struct compute *c, int64_t number)
 void block_backward(struct compute *c, int64_t number)
 {
     const struct layer *layer = &c->l->layers[number];
-    enum depth depth = depth_of(c, layer, wants_dx(c, number));
-    if (!layer->experts)
-        mlp_backward(c, number, depth);
-    else if (depth > TO_DOWN)
-        experts_backward(c, number, through_experts(c, layer, depth));
-    if (depth >= TO_OUT)
-        attention_backward(c, number, depth);
-    if (depth >= TO_QKV)
+    const enum depth depth = depth_of(c, layer, wants_dx(c, number));
+    if (has_part(c, number, PART_DOWN) && !layer->experts)
+        down_backward(c, number, depth);
+    if (has_part(c, number, PART_GATE_UP) && depth > TO_DOWN) {
+        if (layer->experts)
+            experts_backward(c, number, through_experts(c, layer, depth));
+        else
+            gate_up_backward(c, number, depth);
+    }
+    if (has_part(c, number, PART_O) && depth >= TO_OUT)
+        o_backward(c, number, depth);
+    if (has_part(c, number, PART_QKV) && depth >= TO_QKV) {
+        attention_backward(c, number);
         qkv_backward(c, number, depth);
+    }
 }

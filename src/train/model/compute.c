@@ -7,7 +7,6 @@
 
 #include "model/bump.h"
 #include "model/compute_parts.h"
-#include "model/policy.h"
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -188,7 +187,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
 
 static int make_tables(struct compute *c, struct fsdpck_error *err)
 {
-    c->nuses = compute_uses(c->m, c->whole, &c->nforward, NULL);
+    c->nuses = compute_uses(c->whole, &c->nforward, NULL);
     c->uses = calloc(c->nuses, sizeof *c->uses);
     c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
     c->group_data = c->beside ? c->beside->group_data : calloc(c->l->ngroups, sizeof *c->group_data);
@@ -197,7 +196,7 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
     for (int64_t i = 0; i < c->m->nlayer; i++)
         c->blocks[i].routed.starts = c->starts + i * (c->m->nexperts + 1);
-    compute_uses(c->m, c->whole, &c->nforward, c->uses);
+    compute_uses(c->whole, &c->nforward, c->uses);
     return c->parts->open ? c->parts->open(c, err) : 0;
 }
 
@@ -231,39 +230,25 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
     return new_bare(NULL, m, l, config, where, out, err);
 }
 
-static int choose_checkpointing(struct compute *c, const struct train_config *config, struct fsdpck_error *err)
-{
-    struct group_policy *policy;
-    int rc = policy_make(config, c->l, &policy, err);
-    for (int64_t i = 0; i < c->m->nlayer && !rc; i++) {
-        c->blocks[i].checkpointing = policy[i + 1].checkpointing;
-        c->nchoices += policy[i + 1].checkpointing == TRAIN_RECOMPUTE_AUTO;
-    }
-    free(policy);
-    return rc;
-}
-
 /* Gives a bare one the sizes of its micro-batches. */
-static int size(struct compute **c, const struct train_config *config, int64_t ntok, size_t ndocs,
-                struct fsdpck_error *err)
+static void size(struct compute *c, int64_t ntok, size_t ndocs)
 {
-    int rc = choose_checkpointing(*c, config, err);
-    if (rc) {
-        compute_free(*c);
-        *c = NULL;
-        return rc;
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        c->blocks[i].checkpointing = c->l->blocks[i].checkpointing;
+        c->nchoices += c->blocks[i].checkpointing == TRAIN_RECOMPUTE_AUTO;
     }
-    (*c)->ntok = compute_whole_units(*c, ntok);
-    (*c)->ndocs = ndocs + 1; /* plus the padding */
-    compute_recompute(*c, 0);
-    return 0;
+    c->ntok = compute_whole_units(c, ntok);
+    c->ndocs = ndocs + 1; /* plus the padding */
+    compute_recompute(c, 0);
 }
 
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
 {
     int rc = new_bare(NULL, m, l, config, where, out, err);
-    return rc ? rc : size(out, config, ntok, ndocs, err);
+    if (!rc)
+        size(*out, ntok, ndocs);
+    return rc;
 }
 
 int compute_new_beside(const struct compute *other, const struct model *m, const struct layout *l,
@@ -271,7 +256,9 @@ int compute_new_beside(const struct compute *other, const struct model *m, const
                        struct fsdpck_error *err)
 {
     int rc = new_bare(other, m, l, config, NULL, out, err);
-    return rc ? rc : size(out, config, ntok, ndocs, err);
+    if (!rc)
+        size(*out, ntok, ndocs);
+    return rc;
 }
 
 void compute_recompute(struct compute *c, int64_t n)

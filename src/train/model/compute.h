@@ -129,6 +129,12 @@ struct compute_weighing {
     void *ctx;
 };
 
+/* The use of a group by a pass. */
+struct compute_use {
+    uint32_t group;
+    bool completes; /* the gradients of the group for the micro-batch */
+};
+
 struct compute {
     const struct model *m;
     const struct compute_parts *parts; /* model/compute_parts.h */
@@ -148,12 +154,14 @@ struct compute {
     int64_t nchoices;        /* blocks of which compute_recompute() decides */
     float dropout;
     uint64_t seed;
-    enum kern_dtype dtype;                 /* dtype of activations and parameters of the group that is computed */
-    enum kern_dtype widest;                /* the largest of any group: buffers that groups share have room for it */
-    enum kern_dtype output;                /* dtype to which logits are rounded for the loss */
-    float *grads;                          /* layout.grad_at; borrowed */
-    unsigned char *values;                 /* layout.value_at of parameters that are not gathered; borrowed */
-    uint32_t *uses, nuses, nforward;       /* (nuses) from compute_uses(); the forward pass uses the first nforward */
+    uint32_t group;           /* that is computed: of a block that is cut, only its parts */
+    enum kern_dtype dtype;    /* dtype of activations and parameters of the group that is computed */
+    enum kern_dtype widest;   /* the largest of any group: buffers that groups share have room for it */
+    enum kern_dtype output;   /* dtype to which logits are rounded for the loss */
+    float *grads;             /* layout.grad_at; borrowed */
+    unsigned char *values;    /* layout.value_at of parameters that are not gathered; borrowed */
+    struct compute_use *uses; /* (nuses) from compute_uses(); the forward pass has the first nforward */
+    uint32_t nuses, nforward;
     struct compute_group_data *group_data; /* (ngroups) point into `values` until a hook changes them */
     struct batch batch;
     struct batch_copy on;
@@ -224,8 +232,9 @@ void compute_set_values(struct compute *c, unsigned char *values);
 int compute_sync(struct compute *c, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* compute calls before_group before it uses the parameters of a group, and after_group after the last use until the
- * next before_group. Forward: every group in order; a tied embedding again with the head. Backward: the layers that
- * propagate a gradient, last first, then an embedding with an adapter, or FLUX.2's first group if it trains. */
+ * next before_group. Forward: every group in order; a tied embedding again with the head. Backward: the blocks that
+ * propagate a gradient, last first, then an embedding with an adapter, or FLUX.2's first group if it trains. The groups
+ * of a block that is cut and recomputed come in both orders: all but the last, then all from the last one on. */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void (*after_group)(void *ctx, uint32_t group);
@@ -235,9 +244,9 @@ struct compute_hook {
     void *ctx;
 };
 
-/* The groups that a hook sees in compute_micro(), in order; the forward pass uses the first *nforward. groups: NULL to
- * count. */
-uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
+/* The groups that a hook sees in compute_micro(), in order; the forward pass has the first *nforward uses. uses: NULL
+ * to count. */
+uint32_t compute_uses(const struct layout *l, uint32_t *nforward, struct compute_use *uses);
 /* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled), and the
  * micro-batch's share of the load balancing loss in the same unit. Adds gradients to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);

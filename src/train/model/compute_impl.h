@@ -190,9 +190,22 @@ void compute_leave(const struct compute_hook *hook, uint32_t group);
 int compute_enter_end(const struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 void compute_leave_end(const struct compute *c, const struct compute_hook *hook);
 
+/* True if the part of the block is in the group that is computed. */
+static inline bool has_part(const struct compute *c, int64_t block, enum layout_part part)
+{
+    return c->l->blocks[block].groups[part] == c->group;
+}
+
+/* The dtype of a block's parameters and activations. */
+static inline enum kern_dtype block_dtype(const struct layout *l, int64_t block)
+{
+    return layout_dtype(l, layout_first_group(l, block));
+}
+
 /* Parts of a micro-batch that may be recorded and replayed as a whole. */
 enum replay_part { REPLAY_FORWARD, REPLAY_RECOMPUTED, REPLAY_BACKWARD, REPLAY_PARTS };
-/* Enqueues a block's work, which may depend only on its number, and on the shape and the addresses of the batch. */
+/* Enqueues the work of c->group, in a block, which may depend only on both, and on the shape and the addresses of the
+ * batch. */
 typedef void (*replay_work)(struct compute *c, int64_t number);
 /* Runs `work`, or replays its recording. */
 void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work);

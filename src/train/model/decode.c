@@ -287,13 +287,18 @@ void decode_turn(struct compute *c, void *x, int64_t nhead)
     c->device->ops->rope(c->stream, &rope);
 }
 
-static void run_mlp(struct decode *d, const struct layer *l)
+static void run_gate_up(struct decode *d, const struct layer *l)
 {
     struct compute *c = &d->c;
     const int64_t inner = c->m->inner;
-    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) }, x = mat(c, d->x, c->m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, d->gate, inner), mat(c, d->up, inner) };
     linear(d, (const struct linear *[]){ &l->mlp.gate, &l->mlp.up }, 2, d->h, NULL, y);
     c->device->ops->swiglu(c->stream, y[0], kern_const(y[0]), kern_const(y[1]), c->batch.ntok, inner);
+}
+
+static void run_down(struct decode *d, const struct layer *l)
+{
+    const struct kern_mat x = mat(&d->c, d->x, d->c.m->hidden);
     linear(d, (const struct linear *[]){ &l->mlp.down }, 1, d->gate, d->x2, &x);
 }
 
@@ -343,16 +348,16 @@ static void run_experts(struct decode *d, const struct layer *l)
     experts_sum(&d->c, &d->routed, l->shares ? d->x : d->x2, d->x);
 }
 
-static void run_block(struct decode *d, int64_t number)
+/* d->o: the output of attention. */
+static void run_attention(struct decode *d, int64_t number)
 {
     struct compute *c = &d->c;
     const struct model *m = c->m;
     const struct layer *l = &c->l->layers[number];
-    compute_go_over(c, (uint32_t)number, (uint32_t)number + 1, d->x, d->h);
+    compute_go_over(c, c->group - 1, c->group, d->x, d->h);
     const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     const struct decode_new_rows at = decode_new_rows(d, number);
-    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, at.k, nkv), mat(c, at.v, nkv) },
-                          x2 = mat(c, d->x2, m->hidden);
+    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, at.k, nkv), mat(c, at.v, nkv) };
     norm_forward(c, l->norm1, 1, m->hidden, d->x, d->h, NULL);
     linear(d, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3, d->h, NULL, qkv);
     if (m->qk_norm) {
@@ -362,12 +367,46 @@ static void run_block(struct decode *d, int64_t number)
     decode_turn(c, d->q, m->nhead);
     decode_turn(c, at.k, m->nkv);
     decode_attend(d, number);
+}
+
+static void run_o(struct decode *d, const struct layer *l)
+{
+    const struct kern_mat x2 = mat(&d->c, d->x2, d->c.m->hidden);
     linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
-    norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
-    if (l->experts)
-        run_experts(d, l);
-    else
-        run_mlp(d, l);
+}
+
+/* The parts of a block that are in c->group. */
+static void run_parts(struct decode *d, int64_t number)
+{
+    struct compute *c = &d->c;
+    const struct layer *l = &c->l->layers[number];
+    if (has_part(c, number, PART_QKV))
+        run_attention(d, number);
+    if (has_part(c, number, PART_O))
+        run_o(d, l);
+    if (has_part(c, number, PART_GATE_UP)) {
+        norm_forward(c, l->norm2, 1, c->m->hidden, d->x2, d->h, NULL);
+        if (l->experts)
+            run_experts(d, l);
+        else
+            run_gate_up(d, l);
+    }
+    if (has_part(c, number, PART_DOWN) && !l->experts)
+        run_down(d, l);
+}
+
+static int run_block(struct decode *d, int64_t number, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    struct compute *c = &d->c;
+    int rc = 0;
+    for (c->group = layout_first_group(c->l, number); c->group <= layout_last_group(c->l, number) && !rc; c->group++) {
+        rc = compute_enter(hook, c->group, err);
+        if (rc)
+            break;
+        run_parts(d, number);
+        compute_leave(hook, c->group);
+    }
+    return rc;
 }
 
 /* Computes the logits of the last token only. */
@@ -414,13 +453,8 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
         embed_forward(c, d->x);
         compute_leave(hook, 0);
     }
-    for (int64_t i = 0; i < c->m->nlayer && !rc; i++) {
-        rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc) {
-            run_block(d, i);
-            compute_leave(hook, (uint32_t)i + 1);
-        }
-    }
+    for (int64_t i = 0; i < c->m->nlayer && !rc; i++)
+        rc = run_block(d, i, hook, err);
     if (!rc)
         rc = compute_enter_end(c, hook, err);
     if (!rc) {

@@ -231,7 +231,8 @@ static void run_experts(const struct many *m, int64_t number)
 static void run_block(const struct many *m, int64_t number)
 {
     MANY_EACH (m, d) {
-        compute_go_over(&d->c, (uint32_t)number, (uint32_t)number + 1, d->x, d->h);
+        const uint32_t group = layout_first_group(d->c.l, number);
+        compute_go_over(&d->c, group - 1, group, d->x, d->h);
         norm_forward(&d->c, d->c.l->layers[number].norm1, 1, d->c.m->hidden, d->x, d->h, NULL);
     }
     run_stage(m, stage_qkv, (struct where){ number, 0 });

@@ -22,7 +22,7 @@ static void *output_of(const struct compute *c, uint32_t group, void *x)
     return layout_dtype(c->l, group) == layout_dtype(c->l, group + 1) ? x : c->h;
 }
 
-/* The next group may have another dtype. */
+/* The next block may have another dtype. */
 static void hand_on(struct compute *c, uint32_t group, void *x)
 {
     const int64_t d = c->m->hidden;
@@ -33,22 +33,26 @@ static void hand_on(struct compute *c, uint32_t group, void *x)
 
 static void forward_block(struct compute *c, int64_t number)
 {
-    const uint32_t group = (uint32_t)number + 1;
     void *next = number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last;
-    c->dtype = layout_dtype(c->l, group);
-    block_forward(c, number, output_of(c, group, next));
-    hand_on(c, group, next);
+    const uint32_t last = layout_last_group(c->l, number);
+    c->dtype = layout_dtype(c->l, last);
+    block_forward(c, number, output_of(c, last, next));
+    if (c->group == last)
+        hand_on(c, last, next);
 }
 
 static void recompute_block(struct compute *c, int64_t number)
 {
-    c->dtype = layout_dtype(c->l, (uint32_t)number + 1);
+    c->dtype = block_dtype(c->l, number);
     block_forward(c, number, NULL);
 }
 
 static void backward_block(struct compute *c, int64_t number)
 {
-    compute_go_over(c, (uint32_t)number + 2, (uint32_t)number + 1, c->dx, c->dh);
+    const uint32_t last = layout_last_group(c->l, number);
+    if (c->group == last)
+        compute_go_over(c, last + 1, last, c->dx, c->dh);
+    c->dtype = layout_dtype(c->l, last);
     block_backward(c, number);
 }
 

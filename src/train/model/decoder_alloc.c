@@ -14,7 +14,7 @@ static int64_t most(int64_t a, int64_t b)
 static void alloc_mlp(const struct compute *c, struct bump *v, int64_t number, struct block *b)
 {
     const struct layer *layer = &c->l->layers[number];
-    const enum kern_dtype act = layout_dtype(c->l, (uint32_t)number + 1);
+    const enum kern_dtype act = block_dtype(c->l, number);
     const bool sparse = layer->experts != NULL;
     const int64_t n = sparse ? experts_all(c, c->ntok) : c->ntok, inner = sparse ? c->m->expert_inner : c->m->inner,
                   r = c->expert_rank;
@@ -33,7 +33,7 @@ static void alloc_block(struct compute *c, struct bump *v, int64_t number)
 {
     struct block *b = &c->blocks[number];
     const struct layer *layer = &c->l->layers[number];
-    const enum kern_dtype act = layout_dtype(c->l, (uint32_t)number + 1);
+    const enum kern_dtype act = block_dtype(c->l, number);
     const struct model *m = c->m;
     int64_t ntok = c->ntok, nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
     b->x2 = bump_acts(v, act, ntok * m->hidden);
@@ -58,7 +58,7 @@ static void alloc_blocks(struct compute *c, struct bump *v)
 {
     const int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
     for (int64_t i = 0; i < nlayer; i++) {
-        const enum kern_dtype act = i < first ? c->widest : layout_dtype(c->l, (uint32_t)i + 1);
+        const enum kern_dtype act = i < first ? c->widest : block_dtype(c->l, i);
         c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : bump_acts(v, act, c->ntok * c->m->hidden);
     }
     compute_alloc_blocks(c, v, alloc_block);

@@ -277,7 +277,7 @@ uint64_t exchange_micro_nbytes(const struct compute *c, int64_t ntok)
     uint64_t sum = 0;
     for (int64_t i = 0; c->nowners > 1 && i < c->m->nlayer; i++)
         if (c->l->layers[i].experts)
-            sum += (uint64_t)(row_nelem(c, i) * kern_dtype_bytes(layout_dtype(c->l, (uint32_t)i + 1)));
+            sum += (uint64_t)(row_nelem(c, i) * kern_dtype_bytes(block_dtype(c->l, i)));
     return sum * (uint64_t)(ntok * c->m->top_k * (c->nowners - 1) / c->nowners);
 }
 

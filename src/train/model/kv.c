@@ -27,7 +27,7 @@ size_t kv_layout(const struct compute *c, int64_t nrow, size_t *k_at, size_t *v_
     struct bump v = { 0 };
     const int64_t nelem = nrow * c->m->nkv * c->m->head_dim;
     for (int64_t i = 0; i < c->m->nlayer; i++) {
-        const enum kern_dtype dtype = layout_dtype(c->l, (uint32_t)i + 1);
+        const enum kern_dtype dtype = block_dtype(c->l, i);
         if (k_at)
             k_at[i] = v.at;
         bump_acts(&v, dtype, nelem);

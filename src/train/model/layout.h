@@ -67,16 +67,29 @@ struct layer {
     struct linear shared_gate; /* (1, hidden) */
 };
 
+/* Parts of a block, in the order of its forward pass: linear layers that share their input, with the norms before them.
+ * The first has what else attention has. */
+enum layout_part { PART_QKV, PART_O, PART_GATE_UP, PART_DOWN, LAYOUT_PARTS };
+
+struct layout_block {
+    uint32_t groups[LAYOUT_PARTS]; /* the group of each part, ascending; one for all of them, unless the block is cut */
+    bool sparse;                   /* a mixture of experts, whose last two parts are one */
+    enum train_recompute checkpointing; /* of a block that is cut: never auto */
+};
+
 struct layout {
     struct param *params; /* (nparams) */
     size_t nparams, capacity;
-    struct layer *layers;       /* (model.nlayer) of a decoder. Owned */
-    struct flux2_layers *flux2; /* of FLUX.2. One of the two is NULL. Owned */
-    struct linear embed, head;  /* embed: nin is the vocabulary; head.w == embed.w if they are tied and neither is a
-                                   trained copy. Of  FLUX.2 plain linear layers: x_embedder and proj_out */
-    int32_t norm;               /* before the head; of FLUX.2 the weight of what modulates it */
-    uint32_t nranks, ngroups;   /* groups: the embedding, each layer, the last norm with an untied head. FLUX.2's first
-                                   one has all modulations too */
+    struct layout_block *blocks; /* (nblocks) owned */
+    uint32_t nblocks;            /* model.nlayer */
+    char mlp[24];                /* module of a block's last two parts; empty: blocks are never cut */
+    struct layer *layers;        /* (nblocks) of a decoder. Owned */
+    struct flux2_layers *flux2;  /* of FLUX.2. One of the two is NULL. Owned */
+    struct linear embed, head;   /* embed: nin is the vocabulary; head.w == embed.w if they are tied and neither is a
+                                    trained copy. Of  FLUX.2 plain linear layers: x_embedder and proj_out */
+    int32_t norm;                /* before the head; of FLUX.2 the weight of what modulates it */
+    uint32_t nranks, ngroups;    /* groups: the embedding, those of each block, the last norm with an untied head.
+                                    FLUX.2's first one has all modulations too */
     size_t value_nbytes, shard_nbytes;
     bool masters; /* some trained values are rounded, and have fp32 masters, at own_at like the optimizer's moments */
     int64_t grad_nelem;
@@ -107,7 +120,32 @@ static inline bool layout_is_tied(const struct layout *l)
     return l->head.w == l->embed.w;
 }
 
-/* The dtype in which a group is gathered and computed; the largest of any group. */
+static inline uint32_t layout_first_group(const struct layout *l, int64_t block)
+{
+    return l->blocks[block].groups[0];
+}
+
+static inline uint32_t layout_last_group(const struct layout *l, int64_t block)
+{
+    return l->blocks[block].groups[LAYOUT_PARTS - 1];
+}
+
+/* True if the block has several groups. */
+static inline bool layout_is_cut(const struct layout *l, int64_t block)
+{
+    return layout_first_group(l, block) != layout_last_group(l, block);
+}
+
+/* True if the backward pass uses the groups of the block twice, the first time to recompute its activations. */
+static inline bool layout_recomputes_first(const struct layout *l, int64_t block)
+{
+    return layout_is_cut(l, block) && l->blocks[block].checkpointing != TRAIN_RECOMPUTE_NONE;
+}
+
+/* The block of a group that is none of an end. */
+uint32_t layout_block_of(const struct layout *l, uint32_t group);
+
+/* The dtype in which a group is gathered and computed, that of all groups of a block; the largest of any group. */
 enum kern_dtype layout_dtype(const struct layout *l, uint32_t group);
 enum kern_dtype layout_widest(const struct layout *l);
 

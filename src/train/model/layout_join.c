@@ -86,7 +86,7 @@ static void describe(struct join *j)
     out->embed.w = place_of(j, trains, j->all[trains]->embed.w);
     out->head.w = tied ? out->embed.w : place_of(j, 0, j->all[0]->head.w);
     out->norm = place_of(j, 0, j->all[0]->norm);
-    for (uint32_t i = 0; i + 2 < out->ngroups; i++)
+    for (uint32_t i = 0; i < out->nblocks; i++)
         out->layers[i].norm1 = place_of(j, 0, j->all[0]->layers[i].norm1);
 }
 
@@ -123,9 +123,12 @@ static int give_places(struct join *j, struct fsdpck_error *err)
 
 static int allocate(struct join *j, struct fsdpck_error *err)
 {
-    j->out->layers = calloc(j->out->ngroups, sizeof *j->out->layers);
+    j->out->layers = calloc(j->out->nblocks, sizeof *j->out->layers);
+    j->out->blocks = calloc(j->out->nblocks, sizeof *j->out->blocks);
     j->places = calloc(j->n, sizeof *j->places);
-    bool complete = j->out->layers && j->places;
+    bool complete = j->out->layers && j->out->blocks && j->places;
+    if (j->out->blocks) /* fsdp is the same for all */
+        memcpy(j->out->blocks, j->all[0]->blocks, j->out->nblocks * sizeof *j->out->blocks);
     for (size_t i = 0; i < j->n && complete; i++) {
         j->places[i] = calloc(j->all[i]->nparams + 1, sizeof **j->places);
         complete = j->places[i] != NULL;
@@ -136,7 +139,8 @@ static int allocate(struct join *j, struct fsdpck_error *err)
 int layout_join(struct layout *const *all, size_t n, const struct train_config *config, struct layout *out,
                 struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = all[0]->nranks, .ngroups = all[0]->ngroups };
+    struct layout l = { .nranks = all[0]->nranks, .ngroups = all[0]->ngroups, .nblocks = all[0]->nblocks };
+    memcpy(l.mlp, all[0]->mlp, sizeof l.mlp);
     struct join j = { .all = all, .n = n, .out = &l };
     for (size_t i = 0; i < n; i++) {
         all[i]->own_first = l.own_nelem;

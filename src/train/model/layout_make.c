@@ -14,6 +14,7 @@
 #include "model/flux2_layout.h"
 #include "model/layout_build.h"
 #include "model/layout_check.h"
+#include "model/layout_cut.h"
 #include "model/layout_place.h"
 
 /* In an adapter, PEFT has no place for an expert that is trained whole. */
@@ -149,17 +150,18 @@ static void add_experts(struct layout_builder *b, uint32_t group, const char *bl
     expert_pairs_add(b, group, &pairs, layer);
 }
 
-static void add_mlp(struct layout_builder *b, uint32_t group, int64_t inner, bool bias, const char *path,
+/* groups: of gate and up, and of down. */
+static void add_mlp(struct layout_builder *b, const uint32_t groups[2], int64_t inner, bool bias, const char *path,
                     struct mlp *out)
 {
     const int64_t hidden = b->m->hidden;
     char name[LAYOUT_NAME];
 #define NAME(text) (snprintf(name, sizeof name, "%.200s." text, path), name)
-    out->gate = build_linear(b, group, hidden, inner, bias, NAME("gate_proj"));
-    out->up = build_linear(b, group, hidden, inner, bias, NAME("up_proj"));
-    build_adapters(b, group, (struct linear *[]){ &out->gate, &out->up }, 2);
-    out->down = build_linear(b, group, inner, hidden, bias, NAME("down_proj"));
-    build_adapters(b, group, (struct linear *[]){ &out->down }, 1);
+    out->gate = build_linear(b, groups[0], hidden, inner, bias, NAME("gate_proj"));
+    out->up = build_linear(b, groups[0], hidden, inner, bias, NAME("up_proj"));
+    build_adapters(b, groups[0], (struct linear *[]){ &out->gate, &out->up }, 2);
+    out->down = build_linear(b, groups[1], inner, hidden, bias, NAME("down_proj"));
+    build_adapters(b, groups[1], (struct linear *[]){ &out->down }, 1);
 #undef NAME
 }
 
@@ -170,7 +172,7 @@ static void add_shared(struct layout_builder *b, uint32_t group, const char *blo
     layer->shares = true;
     layer->weighs = b->m->family->modules.shared_gate != NULL;
     snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->modules.shared);
-    add_mlp(b, group, b->m->shared_inner, false, path, &layer->shared);
+    add_mlp(b, (const uint32_t[]){ group, group }, b->m->shared_inner, false, path, &layer->shared);
     if (!layer->weighs)
         return;
     snprintf(path, sizeof path, "%.100s.%s", block, b->m->family->modules.shared_gate);
@@ -182,7 +184,7 @@ static void add_layer(struct layout_builder *b, int64_t number)
 {
     const struct model *m = b->m;
     struct layer *layer = &b->l->layers[number];
-    uint32_t group = (uint32_t)number + 1;
+    const uint32_t *groups = b->l->blocks[number].groups, group = groups[PART_QKV];
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     char path[LAYOUT_NAME];
 #define PATH(text) (snprintf(path, sizeof path, "model.layers.%lld." text, (long long)number), path)
@@ -191,20 +193,20 @@ static void add_layer(struct layout_builder *b, int64_t number)
     layer->k = build_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
     layer->v = build_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
     build_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
-    layer->o = build_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
-    build_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
     layer->q_norm = m->qk_norm ? build_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
     layer->k_norm = m->qk_norm ? build_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
     layer->sinks = m->gpt_oss ? build_param(b, group, m->nhead, 0, PATH("self_attn"), ".sinks") : -1;
-    layer->norm2 = build_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
+    layer->o = build_linear(b, groups[PART_O], nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
+    build_adapters(b, groups[PART_O], (struct linear *[]){ &layer->o }, 1);
+    layer->norm2 = build_param(b, groups[PART_GATE_UP], m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
     if (m->sparse[number]) {
         snprintf(path, sizeof path, "model.layers.%lld", (long long)number);
-        add_experts(b, group, path, layer);
+        add_experts(b, groups[PART_GATE_UP], path, layer);
         if (m->shared_inner)
-            add_shared(b, group, path, layer);
+            add_shared(b, groups[PART_GATE_UP], path, layer);
         return;
     }
-    add_mlp(b, group, m->inner, m->bias_mlp, PATH("mlp"), &layer->mlp);
+    add_mlp(b, groups + PART_GATE_UP, m->inner, m->bias_mlp, PATH("mlp"), &layer->mlp);
 #undef PATH
 }
 
@@ -240,6 +242,15 @@ static void add_ends(struct layout_builder *b)
     build_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
 
+static void add_groups(struct layout_builder *b)
+{
+    b->rc = layout_cut(b->m, b->config, b->l, b->err);
+    if (!b->rc && b->m->family)
+        add_ends(b);
+    else if (!b->rc)
+        flux2_add(b);
+}
+
 static int refuse_no_target(const struct model *m, struct fsdpck_error *err)
 {
     return m->family ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
@@ -255,7 +266,6 @@ int layout_make(const struct model *m, const struct train_config *config, const 
 {
     const bool by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
     struct layout l = { .nranks = nranks,
-                        .ngroups = (uint32_t)m->nlayer + 2,
                         .grads_by_group = by_group,
                         .grads_take_turns = by_group && config->train.accumulation == 1 };
     struct layout_builder b = { .m = m, .config = config, .packed = packed, .l = &l, .err = err };
@@ -264,10 +274,8 @@ int layout_make(const struct model *m, const struct train_config *config, const 
     b.alpha_used = calloc(config->lora.nalpha_pattern + 1, sizeof *b.alpha_used);
     if ((m->family && !l.layers) || !b.rank_used || !b.alpha_used)
         b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
-    else if (m->family)
-        add_ends(&b);
     else
-        flux2_add(&b);
+        add_groups(&b);
     if (!b.rc && config->lora.enabled)
         b.rc = layout_check_names(&l, m, &config->lora, err);
     if (!b.rc && config->lora.enabled)
@@ -302,7 +310,7 @@ void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
 {
     if (l->flux2)
         flux2_each(l, fn, ctx);
-    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++) {
+    for (uint32_t i = 0; l->layers && i < l->nblocks; i++) {
         const struct layer *x = &l->layers[i];
         fn(ctx, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
         fn(ctx, (const struct linear *[]){ &x->o }, 1);
@@ -322,10 +330,11 @@ void layout_each(const struct layout *l, layout_fn *fn, void *ctx)
 
 void layout_free(struct layout *l)
 {
-    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++)
+    for (uint32_t i = 0; l->layers && i < l->nblocks; i++)
         free(l->layers[i].experts);
     flux2_free(l);
     free(l->params);
+    free(l->blocks);
     free(l->layers);
     *l = (struct layout){ 0 };
 }

@@ -23,13 +23,23 @@ size_t param_shard_nbytes(const struct param *p)
     return aligned_rows(p, p->chunk);
 }
 
+uint32_t layout_block_of(const struct layout *l, uint32_t group)
+{
+    uint32_t low = 0, high = l->nblocks;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        *(layout_first_group(l, middle) <= group ? &low : &high) = middle;
+    }
+    return low;
+}
+
 /* Norms, weights and adapters of a group have one dtype; some are fp32 all the same. */
 enum kern_dtype layout_dtype(const struct layout *l, uint32_t group)
 {
     const int32_t some = group == 0                ? l->embed.w
                          : group == l->ngroups - 1 ? l->norm
-                         : l->layers               ? l->layers[group - 1].norm1
-                                                   : flux2_norm(l, group - 1);
+                         : l->layers               ? l->layers[layout_block_of(l, group)].norm1
+                                                   : flux2_norm(l, layout_block_of(l, group));
     return l->params[some].dtype;
 }
 
@@ -96,6 +106,8 @@ static int place_values(struct layout *l, const struct train_config *config, str
         p->reduce = policy[p->group].reduce;
         l->masters |= p->dtype == KERN_BF16;
     }
+    if (!rc)
+        policy_recompute(policy, l);
     free(policy);
     if (rc)
         return rc;
@@ -111,8 +123,9 @@ static int64_t first_trained_layer(const struct layout *l)
         if (l->params[i].trainable && l->params[i].group < first)
             first = l->params[i].group;
     }
-    const int64_t layer = (int64_t)first - 1, nlayer = (int64_t)l->ngroups - 2;
-    return layer < 0 ? 0 : layer < nlayer ? layer : nlayer;
+    if (first == 0)
+        return 0;
+    return first < l->ngroups - 1 ? layout_block_of(l, first) : l->nblocks;
 }
 
 static void own(struct layout *l, int32_t param)

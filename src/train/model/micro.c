@@ -49,20 +49,33 @@ int64_t compute_first_layer(const struct layout *l)
     return compute_trains_first(l) ? 0 : l->first_trained_layer;
 }
 
-uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups)
+/* The uses of a block by the backward pass; returns the next one. */
+static uint32_t block_uses(const struct layout *l, int64_t block, uint32_t n, struct compute_use *uses)
 {
-    uint32_t n = 0, unused, *at = groups ? groups : &unused;
-#define USE(group) (groups ? at[n] = (group) : 0, n++)
+    const uint32_t first = layout_first_group(l, block), last = layout_last_group(l, block);
+    for (uint32_t g = first; g < last && layout_recomputes_first(l, block); g++, n++)
+        if (uses)
+            uses[n] = (struct compute_use){ .group = g };
+    for (uint32_t g = last + 1; g-- > first; n++)
+        if (uses)
+            uses[n] = (struct compute_use){ .group = g, .completes = true };
+    return n;
+}
+
+uint32_t compute_uses(const struct layout *l, uint32_t *nforward, struct compute_use *uses)
+{
+    uint32_t n = 0;
+#define USE(number, complete) (uses ? uses[n] = (struct compute_use){ number, complete }, 0 : 0, n++)
     for (uint32_t i = 0; i + 1 < l->ngroups; i++)
-        USE(i);
+        USE(i, false);
     if (layout_is_tied(l))
-        USE(0);
-    USE(l->ngroups - 1);
+        USE(0, false);
+    USE(l->ngroups - 1, true);
     *nforward = n;
-    for (int64_t i = m->nlayer - 1; i >= compute_first_layer(l); i--)
-        USE((uint32_t)i + 1);
+    for (int64_t i = (int64_t)l->nblocks - 1; i >= compute_first_layer(l); i--)
+        n = block_uses(l, i, n, uses);
     if (reads_first(l))
-        USE(0);
+        USE(0, false); /* they are complete at the end, whether its parameters are read or not */
 #undef USE
     return n;
 }
@@ -75,6 +88,25 @@ struct together {
 };
 
 #define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
+
+static int forward_block(const struct together *t, const struct compute_hook *hook, int64_t number,
+                         struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t g = layout_first_group(t->some->l, number); g <= layout_last_group(t->some->l, number); g++) {
+        rc = compute_enter(hook, g, err);
+        if (rc)
+            break;
+        for
+            EACH(t, c)
+            {
+                c->group = g;
+                replay(c, REPLAY_FORWARD, number, c->parts->block);
+            }
+        compute_leave(hook, g);
+    }
+    return rc ? rc : exchange_status(t->some, err);
+}
 
 /* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
 static int forward(const struct together *t, const struct compute_hook *hook, struct fsdpck_error *err)
@@ -92,16 +124,8 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
         c->parts->first(c);
         compute_leave(hook, 0);
     }
-    for (int64_t i = 0; i < t->some->m->nlayer && !rc; i++) {
-        rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (rc)
-            break;
-        for
-            EACH(t, c)
-        replay(c, REPLAY_FORWARD, i, c->parts->block);
-        compute_leave(hook, (uint32_t)i + 1);
-        rc = exchange_status(t->some, err);
-    }
+    for (int64_t i = 0; i < t->some->m->nlayer && !rc; i++)
+        rc = forward_block(t, hook, i, err);
     if (!rc)
         rc = compute_enter_end(t->some, hook, err);
     for
@@ -111,13 +135,46 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
     return rc;
 }
 
-static void backward_layer(struct compute *c, int64_t number)
+/* What the backward pass of a block does with one of its groups. */
+enum turn { TURN_RECOMPUTE, TURN_BOTH, TURN_BACKWARD };
+
+static void run_turn(struct compute *c, int64_t number, uint32_t group, enum turn turn)
 {
     if (number < compute_first_layer(c->l))
         return;
-    if (c->blocks[number].recomputed)
+    c->group = group;
+    if (turn != TURN_BACKWARD && c->blocks[number].recomputed)
         replay(c, REPLAY_RECOMPUTED, number, c->parts->recompute);
-    replay(c, REPLAY_BACKWARD, number, c->parts->block_backward);
+    if (turn != TURN_RECOMPUTE)
+        replay(c, REPLAY_BACKWARD, number, c->parts->block_backward);
+}
+
+static int take_turn(const struct together *t, const struct compute_hook *hook, int64_t number, uint32_t group,
+                     enum turn turn, struct fsdpck_error *err)
+{
+    int rc = compute_enter(hook, group, err);
+    if (rc)
+        return rc;
+    for
+        EACH(t, c)
+    run_turn(c, number, group, turn);
+    compute_leave(hook, group);
+    rc = exchange_status(t->some, err);
+    return rc || turn == TURN_RECOMPUTE ? rc : grads_ready(hook, group, err);
+}
+
+/* As block_uses() lists them. */
+static int backward_block(const struct together *t, const struct compute_hook *hook, int64_t number,
+                          struct fsdpck_error *err)
+{
+    const struct layout *l = t->some->whole;
+    const uint32_t first = layout_first_group(l, number), last = layout_last_group(l, number);
+    int rc = 0;
+    for (uint32_t g = first; g < last && layout_recomputes_first(l, number) && !rc; g++)
+        rc = take_turn(t, hook, number, g, TURN_RECOMPUTE, err);
+    for (uint32_t g = last + 1; g-- > first && !rc;)
+        rc = take_turn(t, hook, number, g, g == last ? TURN_BOTH : TURN_BACKWARD, err);
+    return rc;
 }
 
 /* Starts from the gradients of the last norm's outputs. */
@@ -130,18 +187,8 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
     c->parts->norm_backward(c);
     compute_leave_end(t->some, hook);
     int rc = grads_ready(hook, whole->ngroups - 1, err);
-    for (int64_t i = t->some->m->nlayer - 1; i >= compute_first_layer(whole) && !rc; i--) {
-        rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (rc)
-            break;
-        for
-            EACH(t, c)
-        backward_layer(c, i);
-        compute_leave(hook, (uint32_t)i + 1);
-        rc = exchange_status(t->some, err);
-        if (!rc)
-            rc = grads_ready(hook, (uint32_t)i + 1, err);
-    }
+    for (int64_t i = t->some->m->nlayer - 1; i >= compute_first_layer(whole) && !rc; i--)
+        rc = backward_block(t, hook, i, err);
     if (!rc && reads_first(whole))
         rc = compute_enter(hook, 0, err);
     for
@@ -223,13 +270,16 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     return compute_micros(&c, 1, hook, loss, err);
 }
 
-/* This rank's experts are there for the tokens of other ranks. */
+/* This rank's experts are there for the tokens of other ranks. A block with such experts is one group. */
 static int serve_others(struct compute *c, uint32_t use, struct fsdpck_error *err)
 {
-    const int64_t number = (int64_t)c->uses[use] - 1;
-    if (!c->owners || layout_is_end(c->l, c->uses[use]) || !c->l->layers[number].experts)
+    const uint32_t group = c->uses[use].group;
+    if (!c->owners || layout_is_end(c->l, group))
         return 0;
-    c->dtype = layout_dtype(c->l, c->uses[use]);
+    const int64_t number = layout_block_of(c->l, group);
+    if (!c->l->layers[number].experts)
+        return 0;
+    c->dtype = layout_dtype(c->l, group);
     if (use < c->nforward)
         exchange_serve_forward(c, number, true);
     else
@@ -239,17 +289,16 @@ static int serve_others(struct compute *c, uint32_t use, struct fsdpck_error *er
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    bool embed = compute_trains_first(c->whole);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
-        rc = compute_enter(hook, c->uses[u], err);
+        rc = compute_enter(hook, c->uses[u].group, err);
         if (!rc)
             rc = serve_others(c, u, err);
-        compute_leave(hook, c->uses[u]);
-        if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
-            rc = grads_ready(hook, c->uses[u], err);
+        compute_leave(hook, c->uses[u].group);
+        if (!rc && c->uses[u].completes)
+            rc = grads_ready(hook, c->uses[u].group, err);
     }
-    return !rc && embed ? grads_ready(hook, 0, err) : rc;
+    return !rc && compute_trains_first(c->whole) ? grads_ready(hook, 0, err) : rc;
 }
 
 static int forward_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
@@ -277,10 +326,10 @@ static int skip_forward(struct compute *c, const struct compute_hook *hook, bool
 {
     int rc = 0;
     for (uint32_t u = 0; u < c->nforward && !rc; u++) {
-        rc = compute_enter(hook, c->uses[u], err);
+        rc = compute_enter(hook, c->uses[u].group, err);
         if (!rc && serves)
             rc = serve_others(c, u, err);
-        compute_leave(hook, c->uses[u]);
+        compute_leave(hook, c->uses[u].group);
     }
     return rc;
 }

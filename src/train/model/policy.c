@@ -1,75 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches the objects of fsdp.policy with groups. */
+/* The values of the objects of fsdp.policy for the groups that they match. */
 #include "model/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "config/policy_keys.h"
-#include "config/target.h"
-
-void policy_group_path(const struct layout *l, uint32_t group, char path[POLICY_PATH])
-{
-    const uint32_t ndouble = l->flux2 ? (uint32_t)l->flux2->ndouble : 0;
-    if (layout_is_end(l, group))
-        snprintf(path, POLICY_PATH, "%s",
-                 l->flux2 ? (group ? "norm_out" : "x_embedder") : (group ? "model.norm" : "model.embed_tokens"));
-    else if (!l->flux2)
-        snprintf(path, POLICY_PATH, "model.layers.%u", group - 1);
-    else if (group <= ndouble)
-        snprintf(path, POLICY_PATH, "transformer_blocks.%u", group - 1);
-    else
-        snprintf(path, POLICY_PATH, "single_transformer_blocks.%u", group - 1 - ndouble);
-}
-
-/* The other modules of the groups at both ends. */
-static const char *const *other_paths(const struct layout *l, uint32_t group)
-{
-    static const char *const none[] = { NULL }, *const head[] = { "lm_head", NULL },
-                             *const last[] = { "proj_out", NULL },
-                             *const first[] = { "context_embedder",
-                                                "time_guidance_embed",
-                                                "double_stream_modulation_img",
-                                                "double_stream_modulation_txt",
-                                                "single_stream_modulation",
-                                                NULL };
-    if (!layout_is_end(l, group))
-        return none;
-    if (l->flux2)
-        return group ? last : first;
-    return group && !layout_is_tied(l) ? head : none;
-}
-
-/* Returns 1 if the object matches the group by one of its paths, 0 if not. */
-static int matches(const struct train_config *config, size_t object, const struct layout *l, uint32_t group,
-                   struct fsdpck_error *err)
-{
-    const struct train_policy *policy = &config->fsdp.policy[object];
-    char key[60], path[POLICY_PATH];
-    const struct target_modules modules = { key, policy->regex, policy->names, policy->nnames };
-    snprintf(key, sizeof key, "fsdp.policy[%zu].modules", object);
-    policy_group_path(l, group, path);
-    int rc = target_matches(&modules, path, err);
-    for (const char *const *other = other_paths(l, group); *other && !rc; other++)
-        rc = target_matches(&modules, *other, err);
-    return rc;
-}
-
-static int find_object(const struct train_config *config, const struct layout *l, uint32_t group, int32_t *object,
-                       struct fsdpck_error *err)
-{
-    *object = POLICY_NONE;
-    for (size_t i = 0; i < config->fsdp.npolicy; i++) {
-        int rc = matches(config, i, l, group, err);
-        if (rc < 0)
-            return rc;
-        if (rc) {
-            *object = (int32_t)i;
-            return 0;
-        }
-    }
-    return 0;
-}
 
 static bool is_whole_step(enum train_sharding strategy)
 {
@@ -95,6 +31,7 @@ static struct group_policy describe(const struct train_config *config, int32_t o
     const uint64_t within =
         strategy && !reshard && !values.fsdp.reshard_after_forward ? 1 : values.fsdp.reshard_after_forward;
     struct group_policy out = { .object = object,
+                                .of_block = object,
                                 .strategy = values.fsdp.strategy,
                                 .checkpointing = values.fsdp.checkpointing,
                                 .wrap = values.fsdp.wrap,
@@ -128,18 +65,49 @@ static void settle_ends(const struct train_config *config, const struct layout *
     first->keeps = last->keeps = false;
 }
 
+/* Types and recomputation are those of the whole block. */
+static int describe_block(const struct train_config *config, const struct layout *l, uint32_t block,
+                          struct group_policy *all, struct fsdpck_error *err)
+{
+    int32_t object;
+    int rc = policy_match_block(config, l, block, &object, err);
+    const struct group_policy whole = describe(config, rc ? POLICY_NONE : object);
+    for (int part = 0; part < LAYOUT_PARTS && !rc; part++) {
+        struct group_policy *p = &all[l->blocks[block].groups[part]];
+        struct policy_match match;
+        rc = policy_match_part(config, l, block, (enum layout_part)part, &match, err);
+        if (rc)
+            break;
+        *p = describe(config, match.object);
+        p->of_block = object;
+        p->checkpointing = whole.checkpointing;
+        p->dtype = whole.dtype;
+        p->reduce = whole.reduce;
+    }
+    return rc;
+}
+
+static int describe_all(const struct train_config *config, const struct layout *l, struct group_policy *all,
+                        struct fsdpck_error *err)
+{
+    const uint32_t ends[] = { 0, l->ngroups - 1 };
+    int rc = 0;
+    for (int i = 0; i < 2 && !rc; i++) {
+        int32_t object;
+        rc = policy_match_end(config, l, ends[i], &object, err);
+        all[ends[i]] = describe(config, rc ? POLICY_NONE : object);
+    }
+    for (uint32_t i = 0; i < l->nblocks && !rc; i++)
+        rc = describe_block(config, l, i, all, err);
+    return rc;
+}
+
 int policy_make(const struct train_config *config, const struct layout *l, struct group_policy **out,
                 struct fsdpck_error *err)
 {
     struct group_policy *all = calloc(l->ngroups, sizeof *all);
-    int rc = all ? 0 : fsdpck_error_nomem(err, l->ngroups * sizeof *all);
+    int rc = all ? describe_all(config, l, all, err) : fsdpck_error_nomem(err, l->ngroups * sizeof *all);
     *out = NULL;
-    for (uint32_t g = 0; g < l->ngroups && !rc; g++) {
-        int32_t object;
-        rc = find_object(config, l, g, &object, err);
-        if (!rc)
-            all[g] = describe(config, object);
-    }
     if (rc) {
         free(all);
         return rc;
@@ -149,26 +117,35 @@ int policy_make(const struct train_config *config, const struct layout *l, struc
     return 0;
 }
 
+/* The order of gathers depends on what is recomputed in a block that is cut, and is fixed before memory is known. */
+void policy_recompute(const struct group_policy *all, struct layout *l)
+{
+    for (uint32_t i = 0; i < l->nblocks; i++) {
+        const enum train_recompute chosen = all[layout_first_group(l, i)].checkpointing;
+        l->blocks[i].checkpointing =
+            chosen == TRAIN_RECOMPUTE_AUTO && layout_is_cut(l, i) ? TRAIN_RECOMPUTE_BLOCK : chosen;
+    }
+}
+
 /* --- what is refused --- */
 
-/* The groups that an object matches first. */
+/* The groups that an object matches first, and those of blocks that it matches first as a whole. */
 struct matched {
-    uint32_t ngroups, nblocks, nresharded;
-    size_t ntrained; /* parameters */
+    uint32_t ngroups, nblocks, nends, nresharded;
+    size_t ntrained; /* parameters of these blocks and ends */
 };
 
 static struct matched count(const struct layout *l, const struct group_policy *all, size_t object)
 {
     struct matched out = { 0 };
     for (uint32_t g = 0; g < l->ngroups; g++) {
-        if (all[g].object != (int32_t)object)
-            continue;
-        out.ngroups++;
-        out.nblocks += !layout_is_end(l, g);
-        out.nresharded += !all[g].stays;
+        out.nends += layout_is_end(l, g) && all[g].object == (int32_t)object;
+        out.nblocks += !layout_is_end(l, g) && all[g].of_block == (int32_t)object;
+        out.ngroups += all[g].object == (int32_t)object;
+        out.nresharded += all[g].object == (int32_t)object && !all[g].stays;
     }
     for (size_t i = 0; i < l->nparams; i++)
-        out.ntrained += l->params[i].trainable && all[l->params[i].group].object == (int32_t)object;
+        out.ntrained += l->params[i].trainable && all[l->params[i].group].of_block == (int32_t)object;
     return out;
 }
 
@@ -177,9 +154,7 @@ static struct matched count(const struct layout *l, const struct group_policy *a
 static int refuse_modules(const struct train_config *config, const struct layout *l, size_t object,
                           struct fsdpck_error *err)
 {
-    int rc = 0;
-    for (uint32_t g = 0; g < l->ngroups && !rc; g++)
-        rc = matches(config, object, l, g, err);
+    int rc = policy_matches_some(config, object, l, err);
     if (rc < 0)
         return rc;
     if (rc)
@@ -193,9 +168,10 @@ static int refuse_modules(const struct train_config *config, const struct layout
                           (long long)l->flux2->ndouble - 1, (long long)l->flux2->nsingle - 1);
     else
         fsdpck_error_hint(err,
-                          "a block is gathered whole; the groups are model.embed_tokens, model.layers.0 to "
-                          "model.layers.%u, and %s",
-                          l->ngroups - 3, layout_is_tied(l) ? "model.norm (lm_head is model.embed_tokens)" : "lm_head");
+                          "the groups are model.embed_tokens, model.layers.0 to model.layers.%u, and %s; those of a "
+                          "part of a block are self_attn and %s, or linear layers",
+                          l->nblocks - 1, layout_is_tied(l) ? "model.norm (lm_head is model.embed_tokens)" : "lm_head",
+                          l->mlp);
     return err->code;
 }
 
@@ -227,6 +203,33 @@ static int check_whole(const struct train_config *config, size_t object, struct 
     return 0;
 }
 
+/* Keys of whole blocks, and those that ends may have too. */
+static int check_block_keys(const struct train_policy *p, size_t object, const struct matched *m,
+                            struct fsdpck_error *err)
+{
+    static const enum train_policy_key keys[] = { TRAIN_POLICY_CHECKPOINTING, TRAIN_POLICY_WRAP,
+                                                  TRAIN_POLICY_MIN_PARAMS, TRAIN_POLICY_PARAM_DTYPE,
+                                                  TRAIN_POLICY_REDUCE_DTYPE };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const bool of_ends = keys[i] == TRAIN_POLICY_PARAM_DTYPE || keys[i] == TRAIN_POLICY_REDUCE_DTYPE;
+        if (p->given[keys[i]] && !m->nblocks && !(of_ends && m->nends))
+            return FAIL("key 'fsdp.policy[%zu].%s' is for blocks%s, and modules matches none", object,
+                        config_policy_name(keys[i]), of_ends ? " and ends of the model" : "");
+    }
+    return 0;
+}
+
+/* Keys of gathers, in an object whose blocks are all cut into groups that objects before it match. */
+static int check_left(const struct train_policy *p, size_t object, struct fsdpck_error *err)
+{
+    for (int key = 0; key < TRAIN_POLICY_KEYS; key++)
+        if (p->given[key] && key != TRAIN_POLICY_CHECKPOINTING && key != TRAIN_POLICY_PARAM_DTYPE &&
+            key != TRAIN_POLICY_REDUCE_DTYPE)
+            return FAIL("key 'fsdp.policy[%zu].%s' has no effect: objects before it match all parts of its blocks",
+                        object, config_policy_name((enum train_policy_key)key));
+    return 0;
+}
+
 /* Keys that do nothing for the groups of the object. */
 static int check_effect(const struct train_config *config, const struct layout *l, const struct group_policy *all,
                         size_t object, struct fsdpck_error *err)
@@ -234,12 +237,11 @@ static int check_effect(const struct train_config *config, const struct layout *
     const struct train_policy *p = &config->fsdp.policy[object];
     const struct matched m = count(l, all, object);
     const struct group_policy wanted = describe(config, (int32_t)object);
-    static const enum train_policy_key of_blocks[] = { TRAIN_POLICY_CHECKPOINTING, TRAIN_POLICY_WRAP,
-                                                       TRAIN_POLICY_MIN_PARAMS };
-    for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks && !m.nblocks; i++)
-        if (p->given[of_blocks[i]])
-            return FAIL("key 'fsdp.policy[%zu].%s' is for blocks, and modules matches none", object,
-                        config_policy_name(of_blocks[i]));
+    int rc = check_block_keys(p, object, &m, err);
+    if (rc)
+        return rc;
+    if (!m.ngroups)
+        return check_left(p, object, err);
     if (p->given[TRAIN_POLICY_MIN_PARAMS] && wanted.wrap != TRAIN_SIZE_BASED_WRAP)
         return FAIL("key 'fsdp.policy[%zu].min_num_params' has no effect: auto_wrap_policy is not SIZE_BASED_WRAP",
                     object);
@@ -270,12 +272,31 @@ static int check_effect(const struct train_config *config, const struct layout *
     return 0;
 }
 
+static bool cuts(enum train_wrap wrap)
+{
+    return wrap == TRAIN_HALF_BLOCK_WRAP || wrap == TRAIN_LINEAR_WRAP;
+}
+
+static int refuse_cuts(const struct train_config *config, struct fsdpck_error *err)
+{
+    char key[60] = "fsdp.auto_wrap_policy";
+    bool any = cuts(config->fsdp.wrap);
+    for (size_t i = 0; i < config->fsdp.npolicy && !any; i++) {
+        any = config->fsdp.policy[i].given[TRAIN_POLICY_WRAP] && cuts(config->fsdp.policy[i].wrap);
+        snprintf(key, sizeof key, "fsdp.policy[%zu].auto_wrap_policy", i);
+    }
+    return any ? FAIL("key '%s': a block of a FLUX.2 transformer is not cut, but gathered whole", key) : 0;
+}
+
 int policy_check(const struct train_config *config, const struct layout *l, struct fsdpck_error *err)
 {
     struct group_policy *all;
     int rc = policy_make(config, l, &all, err);
+    if (!rc && !l->mlp[0])
+        rc = refuse_cuts(config, err);
     for (size_t i = 0; i < config->fsdp.npolicy && !rc; i++) {
-        if (!count(l, all, i).ngroups)
+        const struct matched m = count(l, all, i);
+        if (!m.ngroups && !m.nblocks)
             rc = refuse_modules(config, l, i, err);
         if (!rc)
             rc = check_strategy(config, i, err);

@@ -4,29 +4,28 @@
 #ifndef TRAIN_POLICY_H
 #define TRAIN_POLICY_H
 
-#include "model/layout.h"
-
-enum { POLICY_NONE = -1, POLICY_PATH = 60 };
+#include "model/policy_match.h"
 
 struct group_policy {
-    int32_t object; /* of fsdp.policy; POLICY_NONE: none matches */
+    int32_t object;   /* of fsdp.policy; POLICY_NONE: none matches */
+    int32_t of_block; /* the object that matches the whole block, and sets its types and its recomputation */
     enum train_sharding strategy;
     bool stays; /* gathered once, and kept for the whole step. The embedding and the head do, unless an object says
                    otherwise for both of them */
     bool keeps; /* each rank keeps a part for the backward pass */
-    enum train_recompute checkpointing; /* of a block */
+    enum train_recompute checkpointing; /* of the block */
     enum train_wrap wrap;
-    enum kern_dtype dtype;  /* of the group's parameters, and of what they are used for */
+    enum kern_dtype dtype;  /* of the block's parameters, and of what they are used for */
     enum kern_dtype reduce; /* to which its gradients are rounded before they are exchanged */
     uint64_t min_num_params;
     uint32_t forward_prefetch, backward_prefetch;
 };
 
-/* The path of a group's module that objects match: a block's, or one of those at an end. */
-void policy_group_path(const struct layout *l, uint32_t group, char path[POLICY_PATH]);
 /* *out: (l->ngroups) allocated; the caller frees it. */
 int policy_make(const struct train_config *config, const struct layout *l, struct group_policy **out,
                 struct fsdpck_error *err);
+/* Sets which blocks are recomputed. */
+void policy_recompute(const struct group_policy *all, struct layout *l);
 /* Refuses objects that match no group, and keys of objects that contradict another key or can do nothing for the groups
  * that the object matches. */
 int policy_check(const struct train_config *config, const struct layout *l, struct fsdpck_error *err);

@@ -15,7 +15,7 @@ enum { MOST = 16 }; /* shapes per part */
 struct variant {
     int64_t ntok, ntile, nkeys;
     bool drops;
-    const unsigned char *values; /* address of the block's parameters */
+    const unsigned char *values; /* address of the group's parameters */
     uint64_t used;               /* time of the last use; 0: empty */
     struct kern_recording *recording;
 };
@@ -23,7 +23,7 @@ struct variant {
 struct replays {
     bool refused; /* the device refused once; do not try again */
     uint64_t clock;
-    struct variant parts[][MOST]; /* (nlayer · REPLAY_PARTS) */
+    struct variant parts[][MOST]; /* (ngroups · REPLAY_PARTS) */
 };
 
 /* Compares the launches of a block's forward pass (33 at 2.5 us, three times as much on a slow host) with its matrix
@@ -39,7 +39,7 @@ static bool is_worth(const struct compute *c)
 
 int replays_new(struct compute *c, struct fsdpck_error *err)
 {
-    const size_t nparts = (size_t)c->m->nlayer * REPLAY_PARTS,
+    const size_t nparts = (size_t)c->l->ngroups * REPLAY_PARTS,
                  nbytes = sizeof(struct replays) + nparts * sizeof c->replays->parts[0];
     if (!c->device->record || !is_worth(c))
         return 0;
@@ -49,7 +49,7 @@ int replays_new(struct compute *c, struct fsdpck_error *err)
 
 void replays_free(struct compute *c)
 {
-    for (int64_t i = 0; c->replays && i < c->m->nlayer * REPLAY_PARTS * MOST; i++)
+    for (uint32_t i = 0; c->replays && i < c->l->ngroups * REPLAY_PARTS * MOST; i++)
         c->device->recording_free(c->replays->parts[i / MOST][i % MOST].recording);
     free(c->replays);
 }
@@ -92,9 +92,9 @@ void replay(struct compute *c, enum replay_part part, int64_t number, replay_wor
                                     .ntile = c->batch.documents.ntile,
                                     .nkeys = c->batch.nkeys,
                                     .drops = c->dropout > 0,
-                                    .values = c->group_data[number + 1].data };
+                                    .values = c->group_data[c->group].data };
     struct variant *v =
-        r && !r->refused && c->device->record ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
+        r && !r->refused && c->device->record ? place_of(r->parts[c->group * REPLAY_PARTS + part], &wanted) : NULL;
     if (v && v->used && !v->recording)
         record(c, v, number, work);
     if (v)

@@ -14,12 +14,19 @@ static bool joins(const struct group_policy *before, const struct group_policy *
            (p->wrap == TRAIN_NO_WRAP || (p->wrap == TRAIN_SIZE_BASED_WRAP && nelem < p->min_num_params));
 }
 
+/* True if both groups are whole blocks. */
+static bool are_whole(const struct layout *l, uint32_t before, uint32_t g)
+{
+    return !layout_is_cut(l, layout_block_of(l, before)) && !layout_is_cut(l, layout_block_of(l, g));
+}
+
 static void join(const struct layout *l, const uint64_t *nelem, struct wrap *out)
 {
     uint64_t sum = 0;
     uint32_t unit = 0;
     for (uint32_t g = 1; g < l->ngroups; g++) {
-        const bool begins = g == 1 || layout_is_end(l, g) || !joins(&out->policy[g - 1], &out->policy[g], sum);
+        const bool begins = g == 1 || layout_is_end(l, g) || !are_whole(l, g - 1, g) ||
+                            !joins(&out->policy[g - 1], &out->policy[g], sum);
         unit += begins;
         sum = begins ? nelem[g] : sum + nelem[g];
         out->unit[g] = unit;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* auto_wrap_policy of fsdp and of the objects of fsdp.policy: which blocks are gathered together. A unit is one block
- * or several consecutive ones; the embedding is a unit, and so are the last norm and the head. Only gathers know units:
- * they decide memory and the size of messages, and no result. */
+/* auto_wrap_policy of fsdp and of the objects of fsdp.policy: which blocks are gathered together. A unit is one block,
+ * several consecutive ones, or one group of a block that is cut; the embedding is a unit, and so are the last norm and
+ * the head. Only gathers know units: they decide memory and the size of messages, and no result. */
 #ifndef TRAIN_WRAP_H
 #define TRAIN_WRAP_H
 

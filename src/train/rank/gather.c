@@ -259,7 +259,7 @@ int gather_timeline(const struct job *job, bool separate_memory, bool linked, st
 {
     const bool gathers = job_gathers(job, separate_memory);
     struct gather_tables t;
-    uint32_t unused, n = compute_uses(&job->model, &job->layout, &unused, NULL), use = 0;
+    uint32_t unused, n = compute_uses(&job->layout, &unused, NULL), use = 0;
     int rc = gather_tables_make(job, linked, job_keeps(job, linked), &t, err);
     if (rc)
         return rc;

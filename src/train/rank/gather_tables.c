@@ -91,18 +91,18 @@ static void fill_groups(const struct job *job, bool linked, struct gather_tables
 static int make_uses(const struct job *job, struct gather_tables *t, struct schedule_use *uses,
                      struct fsdpck_error *err)
 {
-    uint32_t nforward, n = compute_uses(&job->model, &job->layout, &nforward, NULL);
-    uint32_t *order = calloc(n, sizeof *order);
+    uint32_t nforward, n = compute_uses(&job->layout, &nforward, NULL);
+    struct compute_use *order = calloc(n, sizeof *order);
     t->enters = calloc(n, sizeof *t->enters);
     t->leaves = calloc(n, sizeof *t->leaves);
     if (!order || !t->enters || !t->leaves) {
         free(order);
         return fsdpck_error_nomem(err, n * sizeof *order);
     }
-    compute_uses(&job->model, &job->layout, &nforward, order);
+    compute_uses(&job->layout, &nforward, order);
     for (uint32_t u = 0; u < n; u++) {
-        const uint32_t unit = t->wrap.unit[order[u]];
-        t->enters[u] = u == 0 || u == nforward || unit != t->wrap.unit[order[u - 1]];
+        const uint32_t unit = t->wrap.unit[order[u].group];
+        t->enters[u] = u == 0 || u == nforward || unit != t->wrap.unit[order[u - 1].group];
         t->leaves[u] = true;
         if (t->enters[u])
             uses[t->nuses++] = (struct schedule_use){ .group = unit, .backward = u >= nforward };
@@ -134,9 +134,11 @@ static struct schedule_group *make_groups(const struct job *job, bool keeps, con
 
 static int make_schedule(const struct job *job, bool keeps, struct gather_tables *t, struct fsdpck_error *err)
 {
-    struct schedule_use *uses = calloc(2 * (size_t)job->layout.ngroups + 2, sizeof *uses);
+    uint32_t nforward;
+    const size_t most = compute_uses(&job->layout, &nforward, NULL);
+    struct schedule_use *uses = calloc(most, sizeof *uses);
     struct schedule_group *groups = make_groups(job, keeps, t);
-    int rc = uses && groups ? 0 : fsdpck_error_nomem(err, 2 * (size_t)job->layout.ngroups * sizeof *uses);
+    int rc = uses && groups ? 0 : fsdpck_error_nomem(err, most * sizeof *uses);
     if (!rc)
         rc = make_uses(job, t, uses, err);
     const struct schedule_request req = { .uses = uses, .groups = groups, .nuses = t->nuses, .ngroups = t->ngroups };

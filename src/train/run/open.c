@@ -176,7 +176,8 @@ static int choose_mesh(struct job *job, struct fsdpck_error *err)
     return rc;
 }
 
-/* Sets the mesh of each parameter, that of its group. Experts that are whole on ranks are so on each host. */
+/* Sets the mesh of each parameter, that of its group, and the blocks that are recomputed. Experts that are whole on
+ * ranks are so on each host. */
 static int place_groups(struct job *job, struct fsdpck_error *err)
 {
     struct group_policy *policy;
@@ -188,6 +189,8 @@ static int place_groups(struct job *job, struct fsdpck_error *err)
             rc = mesh_of(job, policy[p->group].object, &mesh, err);
         p->nshards = p->owned ? mesh_common(mesh.nshards, job->nlocal) : mesh.nshards;
     }
+    if (!rc)
+        policy_recompute(policy, &job->layout);
     free(policy);
     return rc;
 }

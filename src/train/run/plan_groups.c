@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One row for neighbouring groups that have the same size and are gathered as often, so that a model of equal blocks
- * has three. */
+/* One row for the groups of neighbouring blocks that have the same size and are gathered as often, so that a model of
+ * equal blocks has three. */
 #include "run/plan_groups.h"
 
 #include <stdio.h>
@@ -46,6 +46,24 @@ static void name_of_pictures(const struct layout *l, uint32_t first, uint32_t la
         snprintf(name, 64, "%s.%u-%u", kind, first - before, last - before);
 }
 
+static enum layout_part first_part(const struct layout *l, uint32_t group)
+{
+    const uint32_t *groups = l->blocks[layout_block_of(l, group)].groups;
+    int part = 0;
+    while (groups[part] != group)
+        part++;
+    return (enum layout_part)part;
+}
+
+static enum layout_part last_part(const struct layout *l, uint32_t group)
+{
+    const uint32_t *groups = l->blocks[layout_block_of(l, group)].groups;
+    int part = LAYOUT_PARTS - 1;
+    while (groups[part] != group)
+        part--;
+    return (enum layout_part)part;
+}
+
 void plan_groups_name(const struct layout *l, uint32_t first, uint32_t last, char name[64])
 {
     if (l->flux2) {
@@ -53,12 +71,18 @@ void plan_groups_name(const struct layout *l, uint32_t first, uint32_t last, cha
         return;
     }
     const char *end = first == 0 ? "model.embed_tokens" : layout_is_tied(l) ? "model.norm" : "model.norm, lm_head";
-    if (layout_is_end(l, first))
+    if (layout_is_end(l, first)) {
         snprintf(name, 64, "%s", end);
-    else if (first == last)
-        snprintf(name, 64, "model.layers.%u", first - 1);
+        return;
+    }
+    const uint32_t from = layout_block_of(l, first), to = layout_block_of(l, last);
+    const enum layout_part begin = first_part(l, first), stop = last_part(l, last);
+    char parts[64], numbers[24];
+    snprintf(numbers, sizeof numbers, from == to ? "%u" : "%u-%u", from, to);
+    if (begin > stop || (begin == PART_QKV && stop == PART_DOWN))
+        snprintf(name, 64, "model.layers.%s", numbers);
     else
-        snprintf(name, 64, "model.layers.%u-%u", first - 1, last - 1);
+        snprintf(name, 64, "model.layers.%s.%.26s", numbers, policy_parts_name(l, begin, stop, parts));
 }
 
 static const struct param *first_of(const struct layout *l, uint32_t group)
@@ -110,34 +134,75 @@ static void add_to(struct train_plan_group *row, const struct train_plan_group *
         row->when = several;
 }
 
+/* The groups of each row of the plan. */
+struct spans {
+    uint32_t first[TRAIN_PLAN_GROUPS], last[TRAIN_PLAN_GROUPS];
+};
+
+/* True if the groups are the same parts of the next block as the row's are. */
+static bool follows(const struct layout *l, const struct spans *spans, uint32_t row, uint32_t first, uint32_t last)
+{
+    return !layout_is_end(l, spans->first[row]) &&
+           layout_block_of(l, spans->last[row]) + 1 == layout_block_of(l, first) &&
+           first_part(l, spans->first[row]) == first_part(l, first) &&
+           last_part(l, spans->last[row]) == last_part(l, last);
+}
+
+/* The row that the groups are added to, or out->ngroups. Once the table is full, the last row of blocks takes all. */
+static uint32_t find_row(const struct layout *l, const struct train_plan *out, const struct spans *spans,
+                         const struct train_plan_group *row, uint32_t first, uint32_t last)
+{
+    const uint32_t n = out->ngroups;
+    uint32_t i = n > LAYOUT_PARTS ? n - LAYOUT_PARTS : 0;
+    if (layout_is_end(l, first))
+        return n;
+    while (i < n && !(follows(l, spans, i, first, last) && is_same(&out->groups[i], row)))
+        i++;
+    return i == n && n == TRAIN_PLAN_GROUPS - 1 ? n - 1 : i;
+}
+
+static void put_row(const struct layout *l, const struct train_plan_group *row, uint32_t first, uint32_t last,
+                    struct spans *spans, struct train_plan *out)
+{
+    const uint32_t i = find_row(l, out, spans, row, first, last);
+    spans->last[i] = last;
+    if (i < out->ngroups) {
+        add_to(&out->groups[i], row);
+        plan_groups_name(l, spans->first[i], last, out->groups[i].pattern);
+        return;
+    }
+    spans->first[i] = first;
+    out->groups[out->ngroups++] = *row;
+}
+
+static uint32_t count_recomputed(const struct layout *l, const struct compute *c, uint32_t first, uint32_t last)
+{
+    uint32_t n = 0;
+    if (layout_is_end(l, first))
+        return 0;
+    for (uint32_t i = layout_block_of(l, first); i <= layout_block_of(l, last); i++)
+        n += c->blocks[i].recomputed;
+    return n;
+}
+
 int plan_groups(const struct job *job, const struct compute *c, bool linked, struct train_plan *out,
                 struct fsdpck_error *err)
 {
-    const uint32_t n = job->layout.ngroups;
-    uint32_t row_first = 0, *ngathers = calloc(n, sizeof *ngathers);
+    const struct layout *l = &job->layout;
+    const uint32_t n = l->ngroups;
+    uint32_t *ngathers = calloc(n, sizeof *ngathers);
     struct wrap wrap = { 0 };
-    int rc =
-        ngathers ? wrap_make(job->config, &job->layout, &wrap, err) : fsdpck_error_nomem(err, n * sizeof *ngathers);
+    struct spans spans;
+    int rc = ngathers ? wrap_make(job->config, l, &wrap, err) : fsdpck_error_nomem(err, n * sizeof *ngathers);
     if (!rc)
         rc = gather_counts(job, linked, ngathers, err);
     for (uint32_t g = 0, last; g < n && !rc; g = last + 1) {
         for (last = g; last + 1 < n && wrap.unit[last + 1] == wrap.unit[g]; last++)
             ;
         const struct group_policy *p = &wrap.policy[g];
-        struct train_plan_group row = describe(job, g, last, p,
-                                               when(job, first_of(&job->layout, g), p, linked, ngathers[g])),
-                                *before = out->ngroups ? &out->groups[out->ngroups - 1] : NULL;
-        for (uint32_t i = g; i <= last && !layout_is_end(&job->layout, g); i++)
-            row.nrecomputed += c->blocks[i - 1].recomputed;
-        const bool block = g > 1 && last < n - 1;
-        const bool full = out->ngroups == TRAIN_PLAN_GROUPS - 1 && last < n - 1;
-        if (block && before && (full || is_same(before, &row))) {
-            add_to(before, &row);
-            plan_groups_name(&job->layout, row_first, last, before->pattern);
-            continue;
-        }
-        row_first = g;
-        out->groups[out->ngroups++] = row;
+        struct train_plan_group row = describe(job, g, last, p, when(job, first_of(l, g), p, linked, ngathers[g]));
+        row.nrecomputed = count_recomputed(l, c, g, last);
+        put_row(l, &row, g, last, &spans, out);
     }
     wrap_free(&wrap);
     free(ngathers);

@@ -272,7 +272,7 @@ static int open_timing(struct timing *t, const struct rank_device *where, int64_
     const struct job *job = t->job;
     const bool linked = device_is_linked(where, job->nranks), separate = where->device->separate_memory;
     uint32_t nforward;
-    const uint32_t n = compute_uses(&job->model, &job->layout, &nforward, NULL);
+    const uint32_t n = compute_uses(&job->layout, &nforward, NULL);
     int64_t ntok;
     size_t ndocs;
     job_largest(job, &ntok, &ndocs);

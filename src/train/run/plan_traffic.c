@@ -64,7 +64,7 @@ static uint64_t exchange_nbytes(const struct job *job, uint64_t npackets)
 static int gathers_from_hosts(const struct job *job, bool first, uint64_t *nbytes, struct fsdpck_error *err)
 {
     const uint64_t nsharing = job_nsharing(job);
-    uint32_t unused, n = compute_uses(&job->model, &job->layout, &unused, NULL);
+    uint32_t unused, n = compute_uses(&job->layout, &unused, NULL);
     struct gather_use *uses = calloc(n, sizeof *uses);
     uint32_t *use_of = calloc(n, sizeof *use_of);
     *nbytes = 0;

@@ -209,7 +209,7 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
     uint32_t n = r->comm->nranks;
     int rc = 0;
     *loss = 0;
-    r->passes.total = r->started ? 0 : (npackets + n - 1) / n * per * 2 * r->job->layout.ngroups;
+    r->passes.total = r->started ? 0 : (npackets + n - 1) / n * per * r->compute->nuses;
     r->started = true;
     for (size_t wave = 0; wave < npackets && !rc; wave += n) {
         size_t in_wave = npackets - wave < n ? npackets - wave : n;

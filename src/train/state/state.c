@@ -88,20 +88,39 @@ static uint64_t model_of(const struct model *m)
     return XXH3_64bits(parts, nparts * sizeof *parts);
 }
 
-/* Whether a group has a dtype. */
-typedef bool has_fn(const struct layout *l, uint32_t group, enum kern_dtype dtype);
+/* Consecutive groups: an end's, or those of a block, which have the same types. */
+struct group_range {
+    uint32_t first, last;
+};
 
-static bool has_values(const struct layout *l, uint32_t group, enum kern_dtype dtype)
+/* Whether the groups have a dtype. */
+typedef bool has_fn(const struct layout *l, struct group_range groups, enum kern_dtype dtype);
+
+static bool has_values(const struct layout *l, struct group_range groups, enum kern_dtype dtype)
 {
-    return layout_dtype(l, group) == dtype;
+    return layout_dtype(l, groups.first) == dtype;
 }
 
-static bool has_gradients(const struct layout *l, uint32_t group, enum kern_dtype dtype)
+static bool has_gradients(const struct layout *l, struct group_range groups, enum kern_dtype dtype)
 {
-    for (size_t i = 0; i < l->nparams; i++)
-        if (l->params[i].group == group && l->params[i].trainable && l->params[i].reduce == dtype)
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        if (p->group >= groups.first && p->group <= groups.last && p->trainable && p->reduce == dtype)
             return true;
+    }
     return false;
+}
+
+/* How a block is cut changes no bit, so the names do not depend on it. */
+static struct group_range range_from(const struct layout *l, uint32_t first, char path[POLICY_PATH])
+{
+    const uint32_t block = layout_is_end(l, first) ? 0 : layout_block_of(l, first);
+    if (layout_is_end(l, first)) {
+        policy_end_path(l, first, path);
+        return (struct group_range){ first, first };
+    }
+    policy_block_path(l, block, path);
+    return (struct group_range){ first, layout_last_group(l, block) };
 }
 
 static const char *word_of(enum kern_dtype dtype, char word[TRAIN_WORD_NBYTES])
@@ -119,14 +138,14 @@ static json_t *dtypes_of(const struct layout *l, enum kern_dtype most, has_fn *h
     if (!f)
         return NULL;
     fputs(word_of(most, word), f);
-    for (uint32_t g = 0; g < l->ngroups; g++) {
+    for (struct group_range g = { 0 }; g.first < l->ngroups; g.first = g.last + 1) {
+        g = range_from(l, g.first, path);
         if (!has(l, g, other))
             continue;
         if (nothers++)
             fputs(", ", f);
         else
             fprintf(f, ", and %s in ", word_of(other, word));
-        policy_group_path(l, g, path);
         fputs(path, f);
     }
     json_t *out = fclose(f) ? NULL : json_string(text);

@@ -25,7 +25,13 @@ enum train_scheduler {
 };
 enum train_weight_decay_on { TRAIN_DECAY_MATRICES, TRAIN_DECAY_ALL };
 enum train_on_nonfinite { TRAIN_NONFINITE_STOP, TRAIN_NONFINITE_SKIP };
-enum train_wrap { TRAIN_TRANSFORMER_BASED_WRAP, TRAIN_SIZE_BASED_WRAP, TRAIN_NO_WRAP };
+enum train_wrap {
+    TRAIN_TRANSFORMER_BASED_WRAP,
+    TRAIN_SIZE_BASED_WRAP,
+    TRAIN_NO_WRAP,
+    TRAIN_HALF_BLOCK_WRAP,
+    TRAIN_LINEAR_WRAP
+};
 enum train_sharding {
     TRAIN_FULL_SHARD,
     TRAIN_SHARD_GRAD_OP,
