@@ -20,12 +20,14 @@ CASES = [("full-qwen3-untied", "fp32"), ("full-qwen3-untied", "bf16"), ("full-ll
 STRATEGIES = [(1, {}), (2, {}), (3, {"sharding_strategy": "SHARD_GRAD_OP"}), (4, {"sharding_strategy": "NO_SHARD"}),
               (4, {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2})]
 BOTH = {"offload_params": True, "offload_gradients": True}
+SOME = {"policy": [{"modules": ["layers.0", "layers.1.mlp"], "offload_optimizer": False}]}
 PARAMS = [(1, {}), (3, {"sharding_strategy": "SHARD_GRAD_OP"}), (4, {"reshard_after_forward": 2}),
-          (4, {"dp_shard_size": 2, "backward_prefetch": 2}), (3, {"sharding_strategy": "NO_SHARD"})]
+          (4, {"dp_shard_size": 2, "backward_prefetch": 2, **SOME}),
+          (3, {"sharding_strategy": "NO_SHARD", "offload_optimizer": False})]
 
 
 # Golden and dtype.param, ranks, fsdp, in which order the device runs its streams.
-ON_DEVICE = [(CASES[0], 1, {"offload": "cpu"}, "late"), (CASES[1], 2, {"offload": "cpu"}, "early"),
+ON_DEVICE = [(CASES[0], 1, {"offload": "cpu"}, "late"), (CASES[1], 2, {"offload": "cpu", **SOME}, "early"),
              (CASES[1], 1, {}, "slow"), (CASES[2], 3, {"offload": "cpu", "sharding_strategy": "SHARD_GRAD_OP"}, "late"),
              (CASES[4], 2, {}, "late"), (CASES[4], 2, {"offload": "cpu"}, "slow")]
 
@@ -93,7 +95,7 @@ class Offload(Tests):
         path, out = self.config(case, "resumed", {})
         config = json.loads(path.read_text())
         more = self.offloaded(**more)
-        for step, (ranks, fsdp) in enumerate([(1, {}), (2, self.offloaded()), (3, more), (2, {})], 1):
+        for step, (ranks, fsdp) in enumerate([(1, {}), (2, self.offloaded(**SOME)), (3, more), (2, {})], 1):
             path.write_text(json.dumps({**config, "fsdp": fsdp}))
             self.run(path, "-q", "--ranks", str(ranks), "--threads", "1", "--set", f"train.max_steps={step}")
         self.same(out, self.plain(case))
@@ -143,6 +145,19 @@ class Offload(Tests):
                 raise Failure(f"{case}: {got}, {state} bytes of state")
             if got["offload_written_bytes"] != STEPS * whole:
                 raise Failure(f"{case}: {got}")
+
+    def planned_kept(self):
+        """The state of a block stays in memory, with its copy for checkpoints; the file is smaller by as much."""
+        some = {"policy": [{"modules": ["layers.0"], "offload_optimizer": False}]}
+        inside, none, got, most = (self.plan(self.config(CASES[1], "kept", fsdp)[0], "--ranks", "2") for fsdp in (
+            {}, self.offloaded(), self.offloaded(**some), self.offloaded(**some, offload_optimizer=False)))
+        block = inside["groups"][1]["elements"] // 2
+        for key, nbytes in (("optimizer_bytes", 12 * block), ("snapshot_bytes", 12 * block)):
+            self.near(key, abs(got[key] - none[key] - nbytes) / nbytes, 0.1)
+        self.near("read in a step", abs(none["offload_bytes_per_step"] - got["offload_bytes_per_step"] - 12 * block),
+                  8 * 4096)
+        if most["optimizer_bytes"] != inside["optimizer_bytes"] or most["offload_file_bytes"]:
+            raise Failure(f"no state moves: {most}")
 
     def planned_params(self):
         """Parameters in a file take the memory of buffers, as gathers by copies do."""
@@ -380,6 +395,7 @@ def main():
             tests.check(f"parameters, gradients {case} {ranks} {fsdp}", tests.bits, case, ranks, {**BOTH, **fsdp})
     tests.check("refused", tests.refused)
     tests.check("plan", tests.planned)
+    tests.check("plan, state that stays", tests.planned_kept)
     tests.check("plan, parameters", tests.planned_params)
     tests.check("plan, gradients", tests.planned_gradients)
     tests.check("metrics", tests.measured)

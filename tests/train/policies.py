@@ -179,6 +179,8 @@ REFUSED_POLICIES = [  # fsdp on 4 ranks, the error, the way out
      "key 'fsdp.policy[0].param_dtype': \"fp8\" is none of", ""),
     ({"policy": [{"modules": ["embed_tokens"], "reduce_dtype": "bf16"}]},
      "key 'fsdp.policy[0].reduce_dtype' has no effect: its groups train nothing", ""),
+    ({"policy": [{"modules": ["embed_tokens"], "offload_optimizer": False}]},
+     "key 'fsdp.policy[0].offload_optimizer' has no effect: its groups train nothing", ""),
     ({"policy": [{"modules": ["lm_head"], "output_dtype": "bf16"}]},
      "key 'fsdp.policy[0].output_dtype': only logits are rounded", "dtype.output"),
     ({"policy": [{"modules": ["model.norm"], "param_dtype": "bf16"}]},

@@ -123,6 +123,7 @@ KEYS = {
             ],
         ),
         "offload": ("cpu", [(FULL, ALONE, {}, "processors is in host memory")]),
+        "offload_optimizer": (False, [(FULL, ALONE, {}, "fsdp.offload names no folder")]),
         "offload_params": (True, [(FULL, ALONE, {}, "fsdp.offload names no folder")]),
         "offload_gradients": (True, [(FULL, ALONE, {}, "fsdp.offload names no folder"),
                                      (LORA, ALONE, {"fsdp": {"offload": "./disk"}}, "its gradients are small")]),

@@ -58,6 +58,16 @@ def random_offload(rng, folder, on_device):
     return {**out, "offload_params": rng.random() < 0.6, "offload_gradients": rng.random() < 0.5}
 
 
+def random_states(rng, fsdp, full):
+    """The state of some groups stays in memory. An adapter trains nothing in some of them."""
+    if "offload" not in fsdp or rng.random() < 0.4:
+        return
+    fsdp["offload_optimizer"] = rng.random() < 0.6
+    for one in fsdp.get("policy", ()):
+        if full and rng.random() < 0.6:
+            one["offload_optimizer"] = rng.random() < 0.5
+
+
 def label(fsdp):
     words = [str(v) for k, v in fsdp.items() if k not in ("policy", "offload")]
     if "policy" in fsdp:
@@ -309,6 +319,7 @@ class Strategies(Policies, Tests):
             if self.mpirun:  # their parameters are in memory
                 offload.pop("offload_params", None)
             fsdp.update(offload)
+            random_states(rng, fsdp, name == NAMES[1])
             self.check(f"random {i} of seed {seed}: {name}, {ranks} ranks, {fsdp}, {kind}", self.bits, name,
                        ranks, fsdp, kind)
 

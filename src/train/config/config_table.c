@@ -538,7 +538,7 @@ const struct config_key config_keys[] = {
           "and after the blocks. Modules in a block, as model.layers.0.mlp, model.layers.0.self_attn or one of their "
           "linear layers, become groups of their own. For each group the first object that matches counts. It may "
           "have sharding_strategy, dp_replicate_size, dp_shard_size, reshard_after_forward, auto_wrap_policy, "
-          "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, param_dtype and "
+          "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, offload_optimizer, "
           "reduce_dtype. The last two are dtype.param and dtype.reduce of its groups; they and the recomputation are "
           "those of whole blocks." },
     { .name = "fsdp.offload",
@@ -553,6 +553,14 @@ const struct config_key config_keys[] = {
              "the same way; for ranks on processors it is the default. With \"auto\", what does not fit into memory "
              "goes to a file in "
              "output_dir." },
+    { .name = "fsdp.offload_optimizer",
+      .type = KEY_BOOL,
+      .offset = AT(fsdp.offload_optimizer),
+      .default_value.yes = true,
+      .idle = idle_unless_buffered,
+      .policy = TRAIN_POLICY_OFFLOAD + 1,
+      .doc = "With false, fsdp.offload does not move the optimizer state. An object of fsdp.policy may have it for its "
+             "groups, so that the state of some of them moves." },
     { .name = "fsdp.offload_params",
       .type = KEY_BOOL,
       .offset = AT(fsdp.offload_params),

@@ -119,6 +119,7 @@ static int put_object(const char *path, size_t number, json_t *object, const str
     out->checkpointing = values.fsdp.checkpointing;
     out->param_dtype = values.dtype.param;
     out->reduce_dtype = values.dtype.reduce;
+    out->offload_optimizer = values.fsdp.offload_optimizer;
     return rc;
 }
 
@@ -167,6 +168,7 @@ struct train_config config_policy_over(const struct train_config *c, const struc
     TAKE(FORWARD_PREFETCH, forward_prefetch);
     TAKE(BACKWARD_PREFETCH, backward_prefetch);
     TAKE(CHECKPOINTING, checkpointing);
+    TAKE(OFFLOAD, offload_optimizer);
 #undef TAKE
     if (given[TRAIN_POLICY_PARAM_DTYPE])
         out.dtype.param = policy->param_dtype;

@@ -95,6 +95,7 @@ struct layout {
     int64_t grad_nelem;
     int64_t own_first, own_nelem; /* its elements of optimizer memory; own_first is 0 but for one of several layouts
                                      that share the memory (layout_join.h) */
+    int64_t own_moved;            /* from this element on: the state that fsdp.offload moves, of whole groups */
     int64_t norms_nelem;          /* total over all layers with DoRA */
     bool grads_by_group;   /* gradients are exchanged per group, in the backward pass of a packet's last micro-batch */
     bool grads_take_turns; /* a packet is one micro-batch: all groups but the embedding's (whose gradients come from
@@ -159,6 +160,12 @@ static inline bool layout_is_end(const struct layout *l, uint32_t group)
 static inline bool param_is_adapter(const struct param *p)
 {
     return p->saved || !p->source[0];
+}
+
+/* True if fsdp.offload moves the optimizer state of the parameter. */
+static inline bool layout_moves(const struct layout *l, const struct param *p)
+{
+    return p->own_at >= l->own_moved;
 }
 
 /* The shape in files: (ndim). */

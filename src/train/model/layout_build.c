@@ -33,10 +33,6 @@ static int32_t place_param(struct layout_builder *b, struct param *p, uint32_t g
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->nshards = l->nranks;
     *(p->trainable && !p->constant ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
-    if (p->trainable) {
-        p->own_at = l->own_nelem;
-        l->own_nelem += layout_aligned(p->chunk * p->ncol);
-    }
     return (int32_t)(p - l->params);
 }
 

@@ -293,6 +293,8 @@ int layout_make(const struct model *m, const struct train_config *config, const 
     free(b.rank_used);
     free(b.alpha_used);
     if (!b.rc)
+        b.rc = layout_order_state(&l, config, err);
+    if (!b.rc)
         b.rc = layout_place(&l, config, err);
     if (b.rc)
         layout_free(&l);

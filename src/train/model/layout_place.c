@@ -147,7 +147,7 @@ static void own_linear(struct layout *l, const struct linear *x)
 /* Marks the parameters of experts that are whole on ranks. */
 static void own_experts(struct layout *l)
 {
-    for (uint32_t i = 0; l->layers && i + 2 < l->ngroups; i++) {
+    for (int64_t i = 0; l->layers && i < l->nblocks; i++) {
         const struct layer *layer = &l->layers[i];
         for (int64_t e = 0; e < layer->nexperts; e++) {
             const struct mlp *x = &layer->experts[e];
@@ -159,6 +159,27 @@ static void own_experts(struct layout *l)
         if (layer->nexperts)
             own(l, layer->down_bias);
     }
+}
+
+int layout_order_state(struct layout *l, const struct train_config *config, struct fsdpck_error *err)
+{
+    struct group_policy *policy;
+    int rc = policy_make(config, l, &policy, err);
+    if (rc)
+        return rc;
+    l->own_nelem = 0;
+    for (int moves = 0; moves < 2; moves++) {
+        l->own_moved = l->own_nelem;
+        for (size_t i = 0; i < l->nparams; i++) {
+            struct param *p = &l->params[i];
+            if (!p->trainable || policy[p->group].offloads != (moves == 1))
+                continue;
+            p->own_at = l->own_nelem;
+            l->own_nelem += layout_aligned(p->chunk * p->ncol);
+        }
+    }
+    free(policy);
+    return 0;
 }
 
 int layout_place(struct layout *l, const struct train_config *config, struct fsdpck_error *err)

@@ -37,6 +37,7 @@ static struct group_policy describe(const struct train_config *config, int32_t o
                                 .wrap = values.fsdp.wrap,
                                 .dtype = values.dtype.param == TRAIN_BF16 ? KERN_BF16 : KERN_F32,
                                 .reduce = values.dtype.reduce == TRAIN_BF16 ? KERN_BF16 : KERN_F32,
+                                .offloads = values.fsdp.offload_optimizer,
                                 .min_num_params = values.fsdp.min_num_params,
                                 .forward_prefetch = (uint32_t)values.fsdp.forward_prefetch,
                                 .backward_prefetch = (uint32_t)values.fsdp.backward_prefetch };
@@ -133,6 +134,7 @@ void policy_recompute(const struct group_policy *all, struct layout *l)
 struct matched {
     uint32_t ngroups, nblocks, nends, nresharded;
     size_t ntrained; /* parameters of these blocks and ends */
+    size_t nstates;  /* parameters of these groups that are trained */
 };
 
 static struct matched count(const struct layout *l, const struct group_policy *all, size_t object)
@@ -144,8 +146,11 @@ static struct matched count(const struct layout *l, const struct group_policy *a
         out.ngroups += all[g].object == (int32_t)object;
         out.nresharded += all[g].object == (int32_t)object && !all[g].stays;
     }
-    for (size_t i = 0; i < l->nparams; i++)
-        out.ntrained += l->params[i].trainable && all[l->params[i].group].of_block == (int32_t)object;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct group_policy *p = &all[l->params[i].group];
+        out.ntrained += l->params[i].trainable && p->of_block == (int32_t)object;
+        out.nstates += l->params[i].trainable && p->object == (int32_t)object;
+    }
     return out;
 }
 
@@ -261,6 +266,8 @@ static int check_effect(const struct train_config *config, const struct layout *
         fsdpck_error_hint(err, "an object with \"modules\": [\"embed_tokens\"] gives it to both");
         return err->code;
     }
+    if (p->given[TRAIN_POLICY_OFFLOAD] && !m.nstates)
+        return FAIL("key 'fsdp.policy[%zu].offload_optimizer' has no effect: its groups train nothing", object);
     if (p->given[TRAIN_POLICY_REDUCE_DTYPE] && !m.ntrained)
         return FAIL("key 'fsdp.policy[%zu].reduce_dtype' has no effect: its groups train nothing", object);
     if (wanted.strategy == TRAIN_NO_SHARD) /* of the whole run: its report of keys without effect names this one */

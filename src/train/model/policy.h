@@ -17,6 +17,7 @@ struct group_policy {
     enum train_wrap wrap;
     enum kern_dtype dtype;  /* of the block's parameters, and of what they are used for */
     enum kern_dtype reduce; /* to which its gradients are rounded before they are exchanged */
+    bool offloads;          /* fsdp.offload moves its optimizer state */
     uint64_t min_num_params;
     uint32_t forward_prefetch, backward_prefetch;
 };

@@ -32,6 +32,15 @@ static uint64_t tree_nbytes(const struct layout *l)
     return memory_aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
 }
 
+/* Of a tree of the optimizer state, the part that is in memory where the rank computes. */
+static uint64_t state_tree_nbytes(const struct job *job)
+{
+    const struct layout *l = &job->layout;
+    if (!job_offloads(job))
+        return tree_nbytes(l);
+    return l->own_moved ? memory_aligned(((uint64_t)l->own_moved + 16) * sizeof(float)) : 0;
+}
+
 uint64_t memory_sums_nbytes(const struct job *job)
 {
     return job->offload.gradients ? grad_file_memory_nbytes(&job->layout) : tree_nbytes(&job->layout);
@@ -46,22 +55,26 @@ static uint64_t offload_nbytes(const struct job *job)
 /* Reduced gradients, and the rest of the optimizer state or the buffers that it passes through. */
 static uint64_t state_nbytes(const struct job *job)
 {
-    const uint64_t ntrees = job_offloads(job) ? 0 : job->layout.masters ? 3 : 2;
-    return memory_sums_nbytes(job) + tree_nbytes(&job->layout) * ntrees + offload_nbytes(job) +
+    const uint64_t ntrees = job->layout.masters ? 3 : 2;
+    return memory_sums_nbytes(job) + state_tree_nbytes(job) * ntrees + offload_nbytes(job) +
            memory_aligned(memory_row_sums_nbytes(&job->layout));
 }
 
-/* Of the state in a file, only fp32 parameters beside rounded ones (DoRA's magnitudes) have no place there. */
+/* Beside the state in memory, fp32 parameters that have no place in a file beside rounded ones (DoRA's magnitudes). */
 uint64_t memory_snapshot_nbytes(const struct job *job)
 {
     const struct layout *l = &job->layout;
     uint64_t nelem = 0;
     if (!job_offloads(job))
         return OFFLOAD_TREES * (uint64_t)l->own_nelem * sizeof(float);
-    for (size_t i = 0; i < l->nparams && l->masters; i++)
-        nelem += l->params[i].trainable && l->params[i].dtype == KERN_F32
-                     ? (uint64_t)(l->params[i].chunk * l->params[i].ncol)
-                     : 0;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        const uint64_t ntrees = !p->trainable                        ? 0
+                                : !layout_moves(l, p)                ? OFFLOAD_TREES
+                                : l->masters && p->dtype == KERN_F32 ? 1
+                                                                     : 0;
+        nelem += ntrees * (uint64_t)(p->chunk * p->ncol);
+    }
     return nelem * sizeof(float);
 }
 
@@ -125,7 +138,7 @@ static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
 static void cut_all(const struct job *job, const struct memory_sizes *s, struct memory_map *map)
 {
     const struct layout *l = &job->layout;
-    const uint64_t tree = tree_nbytes(l), moments = job_offloads(job) ? 0 : tree;
+    const uint64_t moments = state_tree_nbytes(job);
     uint64_t at = 0;
     map->values = cut(map, &at, s->shard_nbytes);
     map->kept = cut(map, &at, s->kept_nbytes);

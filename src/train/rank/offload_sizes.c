@@ -45,7 +45,7 @@ static uint64_t largest_row(const struct layout *l)
 {
     int64_t most = 1;
     for (size_t i = 0; i < l->nparams; i++)
-        if (l->params[i].trainable && l->params[i].ncol > most)
+        if (l->params[i].trainable && layout_moves(l, &l->params[i]) && l->params[i].ncol > most)
             most = l->params[i].ncol;
     return (uint64_t)most * sizeof(float);
 }
@@ -57,7 +57,7 @@ static uint64_t walk(const struct layout *l, int64_t nelem, struct offload_chunk
     uint64_t n = 0;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        for (int64_t row = 0; p->trainable && row < p->chunk;) {
+        for (int64_t row = 0; p->trainable && layout_moves(l, p) && row < p->chunk;) {
             const int64_t at = p->own_at + row * p->ncol, from = c.nelem ? c.at : at, room = nelem - (at - from);
             int64_t nrow = room > 0 ? room / p->ncol : 0;
             nrow = nrow < p->chunk - row ? nrow : p->chunk - row;
@@ -80,7 +80,7 @@ static uint64_t walk(const struct layout *l, int64_t nelem, struct offload_chunk
 /* The largest size of a chunk that leaves room for enough of them; a small state has some too. */
 static uint64_t choose_tree(const struct layout *l, uint64_t memory_nbytes, uint32_t ntrees)
 {
-    const uint64_t all = aligned((uint64_t)l->own_nelem * sizeof(float) / LEAST_CHUNKS),
+    const uint64_t all = aligned((uint64_t)(l->own_nelem - l->own_moved) * sizeof(float) / LEAST_CHUNKS),
                    fits = memory_nbytes / (LEAST_BUFFERS * ntrees + 1) / PAGE * PAGE;
     uint64_t nbytes = all < TREE_NBYTES ? all : TREE_NBYTES;
     nbytes = nbytes > aligned(largest_row(l)) ? nbytes : aligned(largest_row(l));
@@ -97,6 +97,10 @@ int offload_count(const struct train_config *config, const struct layout *l, boo
                                    .ntrees = l->masters ? OFFLOAD_TREES : OFFLOAD_TREES - 1 };
     if (!config->fsdp.offload || (out->in_memory && !on_device)) {
         *out = (struct offload_sizes){ 0 };
+        return 0;
+    }
+    if (l->own_moved == l->own_nelem) {
+        *out = (struct offload_sizes){ .gradients = out->gradients };
         return 0;
     }
     const uint64_t least = row * (LEAST_BUFFERS * out->ntrees + 1);

@@ -11,7 +11,7 @@ enum {
     OFFLOAD_DEVICE_BUFFERS = 3 /* on a device: one chunk arrives, one is updated, one leaves */
 };
 
-/* Bytes of one rank; zeros without a file. */
+/* Bytes of one rank; zeros without a file of optimizer state. */
 struct offload_sizes {
     bool gradients;         /* another file has the sums of gradients */
     bool values;            /* the file has the fp32 masters too; without: parameters are fp32, and stay in memory */

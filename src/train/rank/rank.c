@@ -296,12 +296,10 @@ static int open_offload(struct rank *r, struct fsdpck_error *err)
     const struct job *job = r->job;
     const char *folder = offload_folder(job->config);
     char line[600];
-    if (!job_offloads(job))
-        return 0;
-    int rc = open_state(r, folder, err);
+    int rc = job_offloads(job) ? open_state(r, folder, err) : 0;
     if (!rc && job->offload.gradients)
         rc = grad_file_new(&job->layout, r->host->rank, folder, job->fs.io, r->memory->own, &r->grads, err);
-    if (rc || !folder || offload_is_direct(r->offload) || !job->fs.note || r->host->rank != 0)
+    if (rc || !folder || !r->offload || offload_is_direct(r->offload) || !job->fs.note || r->host->rank != 0)
         return rc;
     snprintf(line, sizeof line,
              "the file system of '%.400s' does not support O_DIRECT: what is there also takes page cache", folder);

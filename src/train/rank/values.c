@@ -33,12 +33,12 @@ float *rank_master(const struct rank *r, const struct param *p)
 {
     if (!has_master(r, p))
         return rank_rows(r, p);
-    return r->masters ? r->masters + p->own_at : NULL;
+    return r->masters && !(r->offload && layout_moves(&r->job->layout, p)) ? r->masters + p->own_at : NULL;
 }
 
 static bool is_in_file(const struct rank *r, const struct param *p, int tree)
 {
-    return r->offload && (tree > 0 || has_master(r, p));
+    return r->offload && layout_moves(&r->job->layout, p) && (tree > 0 || has_master(r, p));
 }
 
 int rank_next_part(const struct rank *r, const struct param *p, int tree, struct rank_part *part,

@@ -227,6 +227,18 @@ static int update_chunks(struct rank *r, struct kern_adamw *adamw, struct fsdpck
     return rc;
 }
 
+/* The state that no file has. */
+static int update_in_memory(struct rank *r, struct kern_adamw *adamw, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    const struct span own = { l->own_first, r->offload ? l->own_moved : l->own_nelem,
+                              r->masters ? r->masters + l->own_first : NULL, r->m + l->own_first, r->v + l->own_first };
+    if (r->grads)
+        return update_in_parts(r, &own, adamw, err);
+    update_span(r, &own, adamw);
+    return 0;
+}
+
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
@@ -243,12 +255,8 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
                                 .eps = config->train.epsilon,
                                 .t = (int64_t)r->updates };
     const struct layout *l = &r->job->layout;
-    const struct span own = { l->own_first, l->own_nelem, r->masters ? r->masters + l->own_first : NULL,
-                              r->m + l->own_first, r->v + l->own_first };
-    int rc = 0;
-    if (r->offload)
-        rc = update_chunks(r, &adamw, err);
-    else
-        update_span(r, &own, &adamw);
+    int rc = r->offload ? update_chunks(r, &adamw, err) : 0;
+    if (!rc && !(r->offload && l->own_moved == 0))
+        rc = update_in_memory(r, &adamw, err);
     return rc ? rc : rank_publish_rounded(r, false, err);
 }

@@ -37,8 +37,8 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
     out->gradient_nbytes =
         (uint64_t)l->grad_nelem * 4 + (job->offload.gradients ? memory_sums_nbytes(job) : (uint64_t)l->own_nelem * 4);
     out->offload_grads_nbytes = job->offload.gradients ? grad_file_disk_nbytes(l) : 0;
-    out->optimizer_nbytes =
-        job_offloads(job) ? job->offload.memory_nbytes : (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
+    out->optimizer_nbytes = job->offload.memory_nbytes +
+                            (uint64_t)(job_offloads(job) ? l->own_moved : l->own_nelem) * (l->masters ? 12 : 8);
     out->offload_params_nbytes = job_offloads_params(job) ? l->value_nbytes : 0;
     out->activation_nbytes = c->nbytes;
     out->sample_nbytes = samples.device_nbytes + samples.host_nbytes;

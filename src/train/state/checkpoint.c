@@ -74,7 +74,8 @@ static int read_box(void *ctx, const struct fsdpck_save_box *box, uint64_t first
 /* True if a parameter's tree is copied to memory for a save. */
 static bool is_copied(const struct rank *r, const struct param *p, int tree)
 {
-    return !r->offload || (tree == 0 && r->job->layout.masters && p->dtype == KERN_F32);
+    return !r->offload || !layout_moves(&r->job->layout, p) ||
+           (tree == 0 && r->job->layout.masters && p->dtype == KERN_F32);
 }
 
 /* data: the copy of the tree; NULL: it is in a file. */
@@ -184,24 +185,28 @@ static int put_values(const struct rank *r, const struct param *p, struct fsdpck
     return rc;
 }
 
+/* Puts one tree of a parameter where the save reads it. loose: the next place in memory. */
+static int keep_tree(const struct rank *r, const struct param *p, int tree, float **loose, struct fsdpck_error *err)
+{
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    int rc = 0;
+    if (!is_copied(r, p, tree))
+        return tree == 0 && p->dtype == KERN_F32 ? put_values(r, p, err) : 0;
+    if (nrow > 0)
+        rc = rank_download(r, *loose, checkpoint_rows(r, p, tree), (size_t)(nrow * p->ncol) * sizeof **loose, err);
+    *loose += p->chunk * p->ncol;
+    return rc;
+}
+
 int checkpoint_keep(const struct rank *r, float *loose, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     int rc = 0;
     offload_keep(r->offload);
-    for (size_t i = 0; i < l->nparams && !rc; i++) {
-        const struct param *p = &l->params[i];
-        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (!p->trainable || p->dtype != KERN_F32)
-            continue;
-        if (!is_copied(r, p, 0)) {
-            rc = put_values(r, p, err);
-            continue;
-        }
-        if (nrow > 0)
-            rc = rank_download(r, loose, rank_rows(r, p), (size_t)(nrow * p->ncol) * sizeof *loose, err);
-        loose += p->chunk * p->ncol;
-    }
+    for (int tree = 0; tree < CHECKPOINT_TREES; tree++)
+        for (size_t i = 0; i < l->nparams && !rc; i++)
+            if (l->params[i].trainable)
+                rc = keep_tree(r, &l->params[i], tree, &loose, err);
     return rc ? rc : offload_close(r->offload, err);
 }
 

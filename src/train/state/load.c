@@ -404,12 +404,13 @@ static void zero_state(struct rank *r)
         if (nrow > 0 && rank_master(r, p))
             memory->zero(r->compute->stream, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
     }
-    if (r->offload) {
+    if (r->offload)
         offload_clear(r->offload);
-        return;
+    const size_t nelem = (size_t)(r->offload ? l->own_moved : l->own_nelem);
+    if (nelem) {
+        memory->zero(r->compute->stream, r->m + l->own_first, nelem * sizeof(float));
+        memory->zero(r->compute->stream, r->v + l->own_first, nelem * sizeof(float));
     }
-    memory->zero(r->compute->stream, r->m + l->own_first, (size_t)l->own_nelem * sizeof(float));
-    memory->zero(r->compute->stream, r->v + l->own_first, (size_t)l->own_nelem * sizeof(float));
 }
 
 int rank_start_anew(struct rank *r, struct fsdpck_error *err)

@@ -129,6 +129,7 @@ enum train_policy_key {
     TRAIN_POLICY_CHECKPOINTING,
     TRAIN_POLICY_PARAM_DTYPE,
     TRAIN_POLICY_REDUCE_DTYPE,
+    TRAIN_POLICY_OFFLOAD,
     TRAIN_POLICY_KEYS
 };
 
@@ -143,6 +144,7 @@ struct train_policy {
     enum train_wrap wrap;
     enum train_recompute checkpointing;
     enum train_dtype param_dtype, reduce_dtype;
+    bool offload_optimizer;
     uint64_t dp_replicate_size, dp_shard_size, reshard_after_forward, min_num_params, forward_prefetch,
         backward_prefetch;
 };
@@ -217,6 +219,7 @@ struct train_config {
         const char *offload;     /* NULL, "cpu", or the folder of a file for the optimizer state */
         char *offload_here;      /* owned: the folder that "auto" takes, output_dir with a slash; NULL without it */
         uint64_t offload_memory; /* bytes of a rank through which that file passes */
+        bool offload_optimizer;  /* false: the optimizer state stays where the ranks compute */
         bool offload_params;     /* a folder holds the parameters too */
         bool offload_gradients;  /* and the sums of gradients */
     } fsdp;
