@@ -139,7 +139,7 @@ class Hosts(Strategies):
             return said[-1]
         alone, whole, cut = run((2, ), {}), run((1, 1), {"sharding_strategy": WHOLE}), run((1, 1), {})
         run((2, 2), {"sharding_strategy": HYBRID, "dp_shard_size": 2})
-        run((2, 2), MIXED)
+        run((2, 2), {**MIXED, "offload": f"{self.tmp}/", "offload_params": True})
         run((1, 1, 1, 1), {"sharding_strategy": FULL, "reshard_after_forward": 2})
         if alone or not 0 < whole < cut:
             raise Failure(f"one host {alone}, two hosts with whole parameters {whole}, and with a half each {cut}")
@@ -187,6 +187,8 @@ class Hosts(Strategies):
         if not every:
             cases = random.Random(9).sample(cases, len(cases) // 3)  # every strategy is among them
         for i, (hosts, fsdp) in enumerate(cases):
+            if i % 4 == 1:  # each host has a file of its own
+                fsdp = {**fsdp, "offload": f"{self.tmp}/", "offload_params": True}
             for name in NAMES if every else NAMES[i % 2:i % 2 + 1]:
                 for kind in KINDS if every else KINDS[i % 3:i % 3 + 1]:
                     self.check(f"{name} on hosts {hosts}, {label(fsdp)}, {kind}", self.bits_on, name, hosts, fsdp, kind)

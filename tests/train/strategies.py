@@ -316,8 +316,6 @@ class Strategies(Policies, Tests):
             kind = (rng.choice(("fp32", "bf16")), rng.choice(("fp32", "bf16")), rng.randint(1, 3))
             fsdp = random_fsdp(rng, ranks, name)
             offload = random_offload(rng, self.tmp, self.device != "cpu")
-            if self.mpirun:  # their parameters are in memory
-                offload.pop("offload_params", None)
             fsdp.update(offload)
             random_states(rng, fsdp, name == NAMES[1])
             self.check(f"random {i} of seed {seed}: {name}, {ranks} ranks, {fsdp}, {kind}", self.bits, name,

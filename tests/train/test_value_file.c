@@ -37,6 +37,14 @@ static int disk_open(void *ctx, const char *path, int flags, unsigned mode)
     return flags & FSDPCK_OPEN_DIRECT ? -EINVAL : fsdpck_io_posix.open(ctx, path, flags, mode);
 }
 
+static int new_file(const struct fsdpck_io *io, size_t nbytes, struct value_file **out, struct fsdpck_error *err)
+{
+    const struct value_file_request req = {
+        .io = io, .folder = folder, .nbytes = nbytes, .npieces = NPIECES, .nranks = NRANKS
+    };
+    return value_file_new(&req, out, err);
+}
+
 /* Of odd sizes: larger than a window, smaller than a block, with an empty chunk of the last rank, empty. */
 static void make_pieces(struct comm_piece pieces[NPIECES])
 {
@@ -91,12 +99,12 @@ static void same_bytes(void **state)
     if (!direct)
         io.open = disk_open;
     make_pieces(pieces);
-    assert_int_equal(value_file_new(&io, folder, NBYTES, NPIECES, NRANKS, &f, &err), 0);
+    assert_int_equal(new_file(&io, NBYTES, &f, &err), 0);
     publish(f, pieces, NPIECES, 0);
     for (int round = 1; round < 4; round++) {
         publish(f, pieces + 2, NPIECES - 2, round); /* the others are frozen */
         memset(into, 0x55, NBYTES);
-        assert_int_equal(value_file_gather(f, &window, 1, pieces, NPIECES, into, &err), 0);
+        assert_int_equal(value_file_gather(f, &window, 1, NULL, pieces, NPIECES, into, &err), 0);
         for (size_t i = 0; i < NPIECES; i++)
             compare(&pieces[i], into, i < 2 ? 0 : round);
     }
@@ -117,7 +125,7 @@ static void failing_disk(void **state)
     (void)state;
     io.pread = disk_pread;
     make_pieces(pieces);
-    assert_int_equal(value_file_new(&io, folder, NBYTES, NPIECES, NRANKS, &f, &err), 0);
+    assert_int_equal(new_file(&io, NBYTES, &f, &err), 0);
     publish(f, pieces, NPIECES, 0);
     for (int which = 0; which < 6; which++) {
         for (int flips = 0; flips < 2; flips++) {
@@ -125,15 +133,49 @@ static void failing_disk(void **state)
             disk.fail = flips ? -1 : which;
             disk.count = 0;
             err = (struct fsdpck_error){ 0 };
-            assert_int_equal(value_file_gather(f, &window, 2, pieces, NPIECES, into, &err), FSDPCK_ERR_IO);
+            assert_int_equal(value_file_gather(f, &window, 2, NULL, pieces, NPIECES, into, &err), FSDPCK_ERR_IO);
             assert_non_null(
                 strstr(err.message, "rank 2: the parameters in a file of this folder (fsdp.offload_params)"));
             assert_non_null(strstr(err.message, flips ? "the bytes are not those that were" : "Input/output error"));
             disk.flip = disk.fail = -1;
-            assert_int_equal(value_file_gather(f, &window, 2, pieces, NPIECES, into, &err), 0);
+            assert_int_equal(value_file_gather(f, &window, 2, NULL, pieces, NPIECES, into, &err), 0);
         }
     }
     value_window_free(&window);
+    value_file_free(f);
+    free(into);
+}
+
+/* Another process opens the file of the first one, with the hashes of both, and reads the chunks that it wants. */
+static void joined_file(void **state)
+{
+    static uint64_t hashes[NPIECES * NRANKS];
+    static const bool wanted[NRANKS] = { true, false, true };
+    struct comm_piece pieces[NPIECES];
+    struct value_window window = { 0 };
+    struct fsdpck_error err = { 0 };
+    struct value_file *f, *other;
+    struct value_file_request req = {
+        .folder = folder, .nbytes = NBYTES, .npieces = NPIECES, .nranks = NRANKS, .hashes = hashes
+    };
+    char *into = calloc(NBYTES, 1), path[64];
+    (void)state;
+    make_pieces(pieces);
+    assert_int_equal(value_file_new(&req, &f, &err), 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", value_file_fd(f));
+    req.path = path;
+    assert_int_equal(value_file_new(&req, &other, &err), 0);
+    publish(f, pieces, NPIECES, 7);
+    assert_int_equal(value_file_gather(other, &window, 1, wanted, pieces, NPIECES, into, &err), 0);
+    for (size_t i = 0; i < NPIECES; i++) {
+        for (uint32_t rank = 0; rank < NRANKS; rank++) {
+            size_t begin, nbytes = comm_piece_chunk(&pieces[i], rank, &begin);
+            for (size_t at = begin; at < begin + nbytes; at++)
+                assert_int_equal(into[pieces[i].into + at], wanted[rank] ? value_of(pieces[i].at + at, 7) : 0);
+        }
+    }
+    value_window_free(&window);
+    value_file_free(other);
     value_file_free(f);
     free(into);
 }
@@ -143,7 +185,7 @@ static void full_disk(void **state)
     struct fsdpck_error err = { 0 };
     struct value_file *f;
     (void)state;
-    assert_int_equal(value_file_new(NULL, folder, (size_t)1 << 56, NPIECES, NRANKS, &f, &err), FSDPCK_ERR_IO);
+    assert_int_equal(new_file(NULL, (size_t)1 << 56, &f, &err), FSDPCK_ERR_IO);
     assert_non_null(strstr(err.message, "all ranks: no room for the parameters, "));
     assert_null(f);
 }
@@ -151,9 +193,8 @@ static void full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bytes),
-        { "same_bytes, through the page cache", same_bytes, NULL, NULL, &disk },
-        cmocka_unit_test(failing_disk),
+        cmocka_unit_test(same_bytes),   { "same_bytes, through the page cache", same_bytes, NULL, NULL, &disk },
+        cmocka_unit_test(failing_disk), cmocka_unit_test(joined_file),
         cmocka_unit_test(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

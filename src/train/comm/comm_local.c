@@ -113,9 +113,13 @@ int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *
         comm_world_free(w);
         return fsdpck_error_nomem(err, nbytes);
     }
-    int rc = sizes.folder
-                 ? value_file_new(sizes.io, sizes.folder, sizes.value_nbytes, sizes.npieces, nranks, &w->file, err)
-                 : 0;
+    int rc = sizes.folder ? value_file_new(&(struct value_file_request){ .io = sizes.io,
+                                                                         .folder = sizes.folder,
+                                                                         .nbytes = sizes.value_nbytes,
+                                                                         .npieces = sizes.npieces,
+                                                                         .nranks = nranks },
+                                           &w->file, err)
+                          : 0;
     if (rc)
         comm_world_free(w);
     else
@@ -252,7 +256,7 @@ static int file_gather(struct comm *base, enum comm_placement from, const struct
     if (from == COMM_KEPT)
         return local_gather(base, from, pieces, npieces, into, err);
     const uint64_t started = comm_now_ns();
-    int rc = value_file_gather(c->world->file, &c->window, base->rank, pieces, npieces, into, err);
+    int rc = value_file_gather(c->world->file, &c->window, base->rank, NULL, pieces, npieces, into, err);
     comm_heartbeat(base);
     base->wait_ns += comm_now_ns() - started;
     return !rc && job_status_failed(base->job_status) ? comm_other_failed(base, COMM_GATHER_OPERATION, err) : rc;

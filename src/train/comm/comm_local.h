@@ -22,7 +22,7 @@ struct comm_sizes {
     uint32_t ranks_of_copy; /* consecutive ranks of a host that share a copy: divides comm_piece.within of all pieces */
     uint32_t most_within;   /* the largest comm_piece.within */
     uint32_t kept_within;   /* as in struct comm */
-    const char *folder;     /* with `copies`, local ranks: the parameters are in a file there; NULL: in memory */
+    const char *folder;     /* with `copies`: the parameters are in a file there, one for each host; NULL: in memory */
     uint32_t npieces;       /* their number */
     const struct fsdpck_io *io; /* for that file; NULL for the system's */
 };

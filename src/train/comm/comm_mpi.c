@@ -32,11 +32,13 @@ static void free_lane(struct mpi *c)
     free(c->staging);
     free(c->sums);
     comm_mpi_chain_free(c->chain);
+    value_window_free(&c->window);
     free(c);
 }
 
 static void unmap(struct host_memory *host)
 {
+    value_file_free(host->file);
     one_host_unmap(host->memory, host->nbytes);
     one_host_unmap(host->buffer, host->buffer_nbytes);
     hosts_free(&host->hosts);
@@ -88,6 +90,19 @@ static const struct comm_ops mpi_ops = { .name = "mpi",
                                          .trade = comm_mpi_trade,
                                          .free = mpi_free };
 
+/* The parameters are in a file. */
+static const struct comm_ops mpi_file_ops = { .name = "mpi",
+                                              .barrier = comm_mpi_barrier,
+                                              .exchange = comm_mpi_exchange,
+                                              .gather = comm_mpi_gather,
+                                              .keep = comm_keep,
+                                              .publish = comm_mpi_publish_file,
+                                              .settle = comm_mpi_settle_file,
+                                              .share_buffer = mpi_share_buffer,
+                                              .sum_u64 = comm_mpi_sum,
+                                              .transfer = comm_mpi_transfer,
+                                              .free = mpi_free };
+
 static struct mpi *new_lane(struct job_status *job_status, uint32_t rank, uint32_t nranks, enum comm_lane lane)
 {
     struct mpi *c = calloc(1, sizeof *c);
@@ -113,15 +128,16 @@ static size_t aligned(size_t nbytes)
 
 /* Offsets of the parts of a host's memory. */
 struct parts {
-    size_t values, kept, contributions, end; /* gates come first */
+    size_t values, kept, contributions, hashes, end; /* gates come first */
 };
 
-static struct parts cut(uint32_t nlocal, struct comm_sizes sizes)
+static struct parts cut(uint32_t nlocal, uint32_t nranks, struct comm_sizes sizes)
 {
     struct parts at = { .values = aligned(COMM_NLANES * gate_nbytes(nlocal)) };
-    at.kept = at.values + aligned(sizes.value_nbytes + 1);
+    at.kept = at.values + (sizes.folder ? 0 : aligned(sizes.value_nbytes + 1));
     at.contributions = at.kept + (sizes.copies && sizes.kept_within ? aligned(sizes.value_nbytes) : 0);
-    at.end = at.contributions + aligned((nlocal * (size_t)sizes.grad_nelem + 1) * sizeof(float));
+    at.hashes = at.contributions + aligned((nlocal * (size_t)sizes.grad_nelem + 1) * sizeof(float));
+    at.end = at.hashes + (sizes.folder ? aligned((size_t)sizes.npieces * nranks * sizeof(uint64_t) + 1) : 0);
     return at;
 }
 
@@ -129,10 +145,12 @@ static void set_lane(struct mpi *c, struct comm_sizes sizes, const struct parts 
 {
     struct host_memory *host = c->host;
     const uint32_t first = host->hosts.first[host->hosts.mine], nlocal = hosts_size(&host->hosts, host->hosts.mine);
-    c->base.views = sizes.whole || hosts_hold_all(&host->hosts, sizes.copies ? sizes.most_within : c->base.nranks);
+    c->base.views = sizes.whole ||
+                    (!sizes.folder && hosts_hold_all(&host->hosts, sizes.copies ? sizes.most_within : c->base.nranks));
     /* with views, no part has to be kept for later gathers */
     c->base.kept_within = sizes.copies && !c->base.views ? sizes.kept_within : 0;
-    c->base.values = host->memory + at->values;
+    c->base.ops = host->file ? &mpi_file_ops : &mpi_ops;
+    c->base.values = host->file ? value_file_map(host->file) : host->memory + at->values;
     c->base.kept = c->base.kept_within ? host->memory + at->kept : NULL;
     c->base.contribution = host->contributions + (c->base.rank - first) * host->contribution_nelem;
     c->base.near_contributions = host->contributions;
@@ -163,12 +181,16 @@ int comm_mpi_share_memory(struct comm *base, struct comm_sizes sizes, struct fsd
                               "process namespaces: --gather copy does without");
     if (rc)
         return rc;
-    const struct parts at = cut(hosts_size(&host->hosts, host->hosts.mine), sizes);
+    const struct parts at = cut(hosts_size(&host->hosts, host->hosts.mine), base->nranks, sizes);
     host->nbytes = at.end;
     host->contribution_nelem = (size_t)sizes.grad_nelem;
     rc = one_host_map(base, &host->hosts, host->nbytes, &host->memory, err);
     if (rc)
         return rc; /* no cleanup: after a failure the process ends */
+    if (sizes.folder)
+        rc = comm_mpi_open_file(base, &sizes, (uint64_t *)(host->memory + at.hashes), err);
+    if (rc)
+        return rc;
     host->contributions = (float *)(host->memory + at.contributions);
     for (int lane = 0; lane < COMM_NLANES; lane++)
         set_lane((struct mpi *)base->lanes[lane], sizes, &at);

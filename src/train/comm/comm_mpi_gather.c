@@ -34,7 +34,7 @@ struct gathering {
     const struct comm_piece *pieces;
     size_t npieces;
     uint32_t within;
-    unsigned char *memory; /* of the placement */
+    unsigned char *memory; /* of the placement; NULL: what this host holds is in `into`, read from a file */
     char *into;
     bool together; /* the ranks of each host fill one buffer */
 };
@@ -68,8 +68,8 @@ static int start_part(struct mpi *c, const struct gathering *g, uint32_t host, u
                                         list_chunks(c, g->pieces, g->npieces, part, g->within, true),
                                         COMM_GATHER_OPERATION, err);
         else if (sender == c->base.rank)
-            rc = comm_mpi_start_message(c, true, r, g->memory,
-                                        list_chunks(c, g->pieces, g->npieces, part, g->within, false),
+            rc = comm_mpi_start_message(c, true, r, g->memory ? (char *)g->memory : g->into,
+                                        list_chunks(c, g->pieces, g->npieces, part, g->within, !g->memory),
                                         COMM_GATHER_OPERATION, err);
     }
     return rc;
@@ -81,12 +81,14 @@ int comm_mpi_gather(struct comm *base, enum comm_placement from, const struct co
     struct mpi *c = (struct mpi *)base;
     const struct hosts *h = &c->host->hosts;
     const bool kept = from == COMM_KEPT;
-    const struct gathering g = {
-        pieces, npieces, comm_within(base, from, pieces), kept ? base->kept : base->values, into, c->host->together
-    };
+    unsigned char *const at_rest = c->host->file ? NULL : base->values;
+    const struct gathering g = { pieces, npieces,          comm_within(base, from, pieces), kept ? base->kept : at_rest,
+                                 into,   c->host->together };
     int rc = reserve(c, pieces, npieces, base->nranks / g.within, err);
     if (!rc && (g.together || kept)) /* all have left the buffer; all have kept their parts */
         rc = comm_mpi_meet_host(c, COMM_GATHER_OPERATION, err);
+    if (!rc && !g.memory)
+        rc = comm_mpi_read_file(base, g.within, pieces, npieces, into, err);
     comm_mpi_clear_requests(c);
     for (uint32_t host = 0; host < h->n && !rc; host++) {
         for (uint32_t part = 0; part < g.within && !rc; part++) {
@@ -94,11 +96,19 @@ int comm_mpi_gather(struct comm *base, enum comm_placement from, const struct co
                 rc = start_part(c, &g, host, part, err);
         }
     }
-    if (!rc)
+    if (!rc && g.memory)
         copy_near(c, &g);
     if (!rc)
         rc = comm_mpi_wait_all(c, COMM_GATHER_OPERATION, err);
     return !rc && g.together ? comm_mpi_meet_host(c, COMM_GATHER_OPERATION, err) : rc;
+}
+
+uint32_t comm_mpi_receives(const struct mpi *c, uint32_t within, uint32_t owner, uint32_t host)
+{
+    const struct hosts *h = &c->host->hosts;
+    return host == h->of[owner] || !hosts_has(h, host, within, owner % within)
+               ? c->base.nranks
+               : h->first[host] + owner % hosts_size(h, host);
 }
 
 /* An owner sends its chunk once to each other host that holds it. */
@@ -113,10 +123,8 @@ int comm_mpi_publish(struct comm *base, const struct comm_piece *pieces, size_t 
     comm_mpi_clear_requests(c);
     for (uint32_t owner = 0; owner < nranks && !rc; owner++) {
         for (uint32_t host = 0; host < h->n && !rc; host++) {
-            const uint32_t to = h->first[host] + owner % hosts_size(h, host);
-            if (host == h->of[owner] || !hosts_has(h, host, within, owner % within))
-                continue;
-            if (to == base->rank || owner == base->rank)
+            const uint32_t to = comm_mpi_receives(c, within, owner, host);
+            if (to < nranks && (to == base->rank || owner == base->rank))
                 rc = comm_mpi_start_message(c, owner == base->rank, owner == base->rank ? to : owner, base->values,
                                             list_chunks(c, pieces, npieces, owner, nranks, false),
                                             COMM_UPDATE_OPERATION, err);

@@ -8,6 +8,7 @@
 #include "comm/comm_mpi.h"
 #include "comm/gate.h"
 #include "comm/hosts.h"
+#include "comm/value_file.h"
 
 struct mpi_alarm;
 
@@ -23,9 +24,10 @@ struct span {
 /* Memory that the ranks of a host share. */
 struct host_memory {
     struct hosts hosts;
-    unsigned char *memory; /* nbytes: gates of the lanes, values, what is kept, and contributions */
+    unsigned char *memory; /* nbytes: gates of the lanes, values, what is kept, contributions, and hashes of the file */
     size_t nbytes;
-    float *contributions; /* of the host's ranks, contribution_nelem each */
+    struct value_file *file; /* has the values instead; NULL: memory has them */
+    float *contributions;    /* of the host's ranks, contribution_nelem each */
     size_t contribution_nelem;
     bool together;         /* gathers go into the buffers of comm_ops.share_buffer, on all hosts */
     unsigned char *buffer; /* buffer_nbytes: that of this host; NULL: none, or the rank is alone */
@@ -45,8 +47,9 @@ struct mpi {
     size_t nspans;
     char *staging; /* two ranks' contributions to this rank's slices */
     size_t staging_nbytes;
-    uint64_t *sums;      /* (nranks, COMM_MAX_SUM) */
-    struct chain *chain; /* NULL until sums travel from host to host */
+    uint64_t *sums;             /* (nranks, COMM_MAX_SUM) */
+    struct chain *chain;        /* NULL until sums travel from host to host */
+    struct value_window window; /* COMM_GATHER, with a file */
 };
 
 /* --- messages */
@@ -86,6 +89,20 @@ int comm_mpi_trade(struct comm *base, const struct comm_trade *t, struct fsdpck_
 int comm_mpi_transfer(struct comm *base, void *memory, const struct comm_part *parts, size_t nparts,
                       const char *operation, struct fsdpck_error *err);
 int comm_mpi_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
+
+/* The rank of a host that gets an owner's chunks when they have changed; nranks: they need not be sent there. */
+uint32_t comm_mpi_receives(const struct mpi *c, uint32_t within, uint32_t owner, uint32_t host);
+
+/* --- parameters in a file */
+
+/* Collective. hashes: shared by the ranks of the host. */
+int comm_mpi_open_file(struct comm *base, const struct comm_sizes *sizes, uint64_t *hashes, struct fsdpck_error *err);
+/* Reads the chunks of a gather within so many ranks that this host holds. */
+int comm_mpi_read_file(struct comm *base, uint32_t within, const struct comm_piece *pieces, size_t npieces, char *into,
+                       struct fsdpck_error *err);
+/* Of struct comm_ops. */
+int comm_mpi_publish_file(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
+int comm_mpi_settle_file(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
 
 /* --- exchanges */
 

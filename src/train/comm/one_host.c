@@ -42,10 +42,15 @@ static int make_file(size_t nbytes, uint64_t words[NWORDS], struct fsdpck_error 
     return fd;
 }
 
+static void path_of(const uint64_t words[NWORDS], char path[ONE_HOST_PATH])
+{
+    snprintf(path, ONE_HOST_PATH, "/proc/%llu/fd/%llu", (unsigned long long)words[PID], (unsigned long long)words[FD]);
+}
+
 static int open_file(const uint64_t words[NWORDS])
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)words[PID], (unsigned long long)words[FD]);
+    char path[ONE_HOST_PATH];
+    path_of(words, path);
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
@@ -138,6 +143,20 @@ int one_host_map(struct comm *c, const struct hosts *hosts, size_t nbytes, unsig
         munmap(memory, total);
     else
         *out = memory;
+    return rc;
+}
+
+int one_host_path(struct comm *c, const struct hosts *hosts, int fd, char path[ONE_HOST_PATH], struct fsdpck_error *err)
+{
+    uint64_t words[NWORDS] = { 0 };
+    if (fd >= 0) {
+        words[PID] = (uint64_t)getpid();
+        words[FD] = (uint64_t)fd;
+    }
+    int rc = tell_host(c, hosts, words, err);
+    path[0] = '\0';
+    if (!rc && words[PID])
+        path_of(words, path);
     return rc;
 }
 

@@ -106,6 +106,21 @@ int scratch_file_open(const struct fsdpck_io *io, const char *folder, const char
     return rc;
 }
 
+int scratch_file_join(const struct fsdpck_io *io, const char *path, const char *what, struct scratch_file *out,
+                      struct fsdpck_error *err)
+{
+    const int flags = FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE;
+    io = io ? io : &fsdpck_io_posix;
+    *out = (struct scratch_file){ .io = io, .fd = io->open(io->ctx, path, flags | FSDPCK_OPEN_DIRECT, 0) };
+    out->direct = out->fd >= 0;
+    if (out->fd == -EINVAL)
+        out->fd = io->open(io->ctx, path, flags, 0);
+    return out->fd >= 0
+               ? 0
+               : fsdpck_error_set(err, FSDPCK_ERR_IO, path, "the file for %s, of another rank of this host: %s", what,
+                                  strerror(-out->fd));
+}
+
 void scratch_file_close(struct scratch_file *f)
 {
     if (f->fd >= 0)

@@ -23,6 +23,9 @@ static inline uint64_t scratch_aligned(uint64_t nbytes)
  * io: NULL for the system's, borrowed. whose, what: for messages, as "rank 0" and "the optimizer state". */
 int scratch_file_open(const struct fsdpck_io *io, const char *folder, const char *whose, const char *what,
                       uint64_t nbytes, struct scratch_file *out, struct fsdpck_error *err);
+/* Opens the file of another process by its path in /proc. */
+int scratch_file_join(const struct fsdpck_io *io, const char *path, const char *what, struct scratch_file *out,
+                      struct fsdpck_error *err);
 void scratch_file_close(struct scratch_file *f);
 /* data, nbytes and at: multiples of SCRATCH_ALIGNED. Returns NULL, or why it failed. Threads may use different parts at
  * the same time. */

@@ -21,6 +21,7 @@ struct value_file {
     uint64_t nbytes;
     uint32_t npieces, nranks;
     uint64_t *hashes; /* (npieces, nranks) shared by all processes */
+    bool borrows;     /* the hashes */
 };
 
 static uint64_t hashes_nbytes(const struct value_file *f)
@@ -34,21 +35,30 @@ static void *map(uint64_t nbytes, int flags, int fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
-int value_file_new(const struct fsdpck_io *io, const char *folder, size_t nbytes, uint32_t npieces, uint32_t nranks,
-                   struct value_file **out, struct fsdpck_error *err)
+static int open_file(const struct value_file_request *req, struct value_file *f, struct fsdpck_error *err)
+{
+    return req->path ? scratch_file_join(req->io, req->path, "the parameters", &f->file, err)
+                     : scratch_file_open(req->io, req->folder, "all ranks", "the parameters", f->nbytes, &f->file, err);
+}
+
+int value_file_new(const struct value_file_request *req, struct value_file **out, struct fsdpck_error *err)
 {
     struct value_file *f = calloc(1, sizeof *f);
     *out = NULL;
     if (!f)
         return fsdpck_error_nomem(err, sizeof *f);
-    *f = (struct value_file){
-        .folder = folder, .file.fd = -1, .nbytes = scratch_aligned(nbytes + 1), .npieces = npieces, .nranks = nranks
-    };
-    int rc = scratch_file_open(io, folder, "all ranks", "the parameters", f->nbytes, &f->file, err);
+    *f = (struct value_file){ .folder = req->folder,
+                              .file.fd = -1,
+                              .nbytes = scratch_aligned(req->nbytes + 1),
+                              .npieces = req->npieces,
+                              .nranks = req->nranks,
+                              .hashes = req->hashes,
+                              .borrows = req->hashes != NULL };
+    int rc = open_file(req, f, err);
     if (!rc) {
         f->map = map(f->nbytes, 0, f->file.fd);
-        f->hashes = map(hashes_nbytes(f), MAP_ANONYMOUS, -1);
-        rc = f->map && f->hashes ? 0 : fsdpck_error_sys(err, errno, folder, "mmap");
+        f->hashes = f->borrows ? f->hashes : map(hashes_nbytes(f), MAP_ANONYMOUS, -1);
+        rc = f->map && f->hashes ? 0 : fsdpck_error_sys(err, errno, req->folder, "mmap");
     }
     if (rc)
         value_file_free(f);
@@ -63,10 +73,15 @@ void value_file_free(struct value_file *f)
         return;
     if (f->map)
         munmap(f->map, f->nbytes);
-    if (f->hashes)
+    if (f->hashes && !f->borrows)
         munmap(f->hashes, hashes_nbytes(f));
     scratch_file_close(&f->file);
     free(f);
+}
+
+int value_file_fd(const struct value_file *f)
+{
+    return f->file.fd;
 }
 
 unsigned char *value_file_map(const struct value_file *f)
@@ -152,17 +167,38 @@ static const char *copy(const struct value_file *f, struct value_window *w, uint
     return NULL;
 }
 
-static bool is_whole(const struct value_file *f, const struct comm_piece *p, const char *gathered)
+/* Reads consecutive chunks of a piece. */
+static const char *read_chunks(const struct value_file *f, struct value_window *w, const struct comm_piece *p,
+                               uint32_t first, uint32_t last, uint64_t end, char *into)
 {
-    bool whole = true;
-    for (uint32_t r = 0; r < f->nranks && whole; r++) {
-        size_t begin, nbytes = comm_piece_chunk(p, r, &begin);
-        whole = XXH3_64bits(gathered + begin, nbytes) == f->hashes[p->number * f->nranks + r];
+    size_t begin, last_begin;
+    comm_piece_chunk(p, first, &begin);
+    const size_t stop = comm_piece_chunk(p, last, &last_begin);
+    const char *why = copy(f, w, p->at + begin, last_begin + stop - begin, end, into + p->into + begin);
+    for (uint32_t r = first; r <= last && !why; r++) {
+        size_t nbytes = comm_piece_chunk(p, r, &begin);
+        if (XXH3_64bits(into + p->into + begin, nbytes) != f->hashes[p->number * f->nranks + r])
+            why = "the bytes are not those that were written there";
     }
-    return whole;
+    return why;
 }
 
-int value_file_gather(const struct value_file *f, struct value_window *w, uint32_t rank,
+static const char *read_piece(const struct value_file *f, struct value_window *w, const bool *wanted,
+                              const struct comm_piece *p, uint64_t end, char *into)
+{
+    const char *why = NULL;
+    for (uint32_t r = 0, last; r < f->nranks && !why; r = last + 1) {
+        last = r;
+        if (wanted && !wanted[r])
+            continue;
+        while (last + 1 < f->nranks && (!wanted || wanted[last + 1]))
+            last++;
+        why = read_chunks(f, w, p, r, last, end, into);
+    }
+    return why;
+}
+
+int value_file_gather(const struct value_file *f, struct value_window *w, uint32_t rank, const bool *wanted,
                       const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
 {
     uint64_t end = 0;
@@ -175,9 +211,7 @@ int value_file_gather(const struct value_file *f, struct value_window *w, uint32
         end = pieces[i].at + pieces[i].nbytes > end ? pieces[i].at + pieces[i].nbytes : end;
     for (size_t i = 0; i < npieces; i++) {
         const struct comm_piece *p = &pieces[i];
-        const char *why = copy(f, w, p->at, p->nbytes, end, into + p->into);
-        if (!why && !is_whole(f, p, into + p->into))
-            why = "the bytes are not those that were written there";
+        const char *why = read_piece(f, w, wanted, p, end, into);
         if (why)
             return fail(f, rank, "read", p->nbytes, p->at, why, err);
     }

@@ -11,15 +11,24 @@
 
 struct value_file;
 
-/* Created before the processes fork. nbytes: of all parameters. */
-int value_file_new(const struct fsdpck_io *io, const char *folder, size_t nbytes, uint32_t npieces, uint32_t nranks,
-                   struct value_file **out, struct fsdpck_error *err);
+struct value_file_request {
+    const struct fsdpck_io *io; /* NULL for the system's */
+    const char *folder;
+    size_t nbytes; /* of all parameters */
+    uint32_t npieces, nranks;
+    uint64_t *hashes; /* (npieces, nranks) shared by the processes, zeroed, borrowed; NULL: they fork later */
+    const char *path; /* by which another process opens the file of the first one; NULL: a new file */
+};
+
+int value_file_new(const struct value_file_request *req, struct value_file **out, struct fsdpck_error *err);
 void value_file_free(struct value_file *f); /* NULL does nothing */
-/* (nbytes) at comm_piece.at, at the same address in all processes. Pages are in memory from the first access to
- * value_file_release(). */
+int value_file_fd(const struct value_file *f);
+/* (nbytes) at comm_piece.at; at the same address in all processes that fork later. Pages are in memory from the first
+ * access to value_file_release(). */
 unsigned char *value_file_map(const struct value_file *f);
 
-/* The rank has changed its chunks: computes their hashes and begins to write them. */
+/* The rank has changed its chunks, or has got them from their owner, `rank`: computes their hashes and begins to write
+ * them. */
 int value_file_publish(struct value_file *f, uint32_t rank, const struct comm_piece *pieces, size_t npieces,
                        struct fsdpck_error *err);
 /* Waits until they are written, and frees their memory. */
@@ -32,8 +41,8 @@ struct value_window {
     uint64_t at, nbytes;
 };
 void value_window_free(struct value_window *w);
-/* The caller is a rank; chunks of all ranks are read. */
-int value_file_gather(const struct value_file *f, struct value_window *w, uint32_t rank,
+/* The caller is a rank. wanted: (nranks) whose chunks are read; NULL: those of all ranks. */
+int value_file_gather(const struct value_file *f, struct value_window *w, uint32_t rank, const bool *wanted,
                       const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
 
 #endif

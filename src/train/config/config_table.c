@@ -565,7 +565,7 @@ const struct config_key config_keys[] = {
       .type = KEY_BOOL,
       .offset = AT(fsdp.offload_params),
       .idle = idle_unless_offloaded,
-      .doc = "Keeps the parameters in a file in the folder of fsdp.offload too. The ranks of this host read each group "
+      .doc = "Keeps the parameters in a file in the folder of fsdp.offload too. The ranks of a host read each group "
              "from it ahead of its use, and write their rows after the update." },
     { .name = "fsdp.offload_gradients",
       .type = KEY_BOOL,

@@ -63,14 +63,15 @@ bool job_copies(const struct job *job)
 
 uint32_t job_nsharing(const struct job *job)
 {
-    if (job_has_device_memory(job) || job->opt->copy_gathers || job_offloads_params(job) || !job->nlocal)
+    const bool apart = job_offloads_params(job) && !job->opt->launched_nranks && !job->opt->several_hosts;
+    if (job_has_device_memory(job) || job->opt->copy_gathers || apart || !job->nlocal)
         return 1;
     return job->nlocal < job->nranks ? job->nlocal : job->nranks;
 }
 
 bool job_hosts_hold_all(const struct job *job)
 {
-    return job->opt->several_hosts && job_nsharing(job) >= job_most_shards(job);
+    return job->opt->several_hosts && !job_offloads_params(job) && job_nsharing(job) >= job_most_shards(job);
 }
 
 bool job_gathers(const struct job *job, bool separate_memory)
@@ -82,7 +83,7 @@ bool job_gathers(const struct job *job, bool separate_memory)
 
 bool job_has_replicas(const struct job *job, bool linked)
 {
-    if (job_offloads_params(job)) /* they read the same file */
+    if (job_offloads_params(job) && !job->opt->several_hosts) /* they read the same file */
         return false;
     return linked || job_copies_on_host(job) || (job_has_device_memory(job) && job_most_shards(job) == 1);
 }

@@ -142,17 +142,6 @@ static int check_hosts(const struct job *job, const struct train_config *config,
     return err->code;
 }
 
-/* The file is that of the ranks of one supervisor. */
-static int check_offloaded_params(const struct job *job, struct fsdpck_error *err)
-{
-    if (!job_offloads_params(job) || (!job->opt->launched_nranks && job->nlocal == job->nranks))
-        return 0;
-    return fsdpck_error_set(
-        err, FSDPCK_ERR_USAGE, NULL,
-        "key 'fsdp.offload_params': parameters in a file are those of local ranks (--ranks), not of "
-        "several hosts or of ranks that a launcher starts");
-}
-
 /* The mesh of an object of fsdp.policy, or of the run. */
 static int mesh_of(const struct job *job, int32_t object, struct mesh *out, struct fsdpck_error *err)
 {
@@ -166,9 +155,7 @@ static int mesh_of(const struct job *job, int32_t object, struct mesh *out, stru
 static int choose_mesh(struct job *job, struct fsdpck_error *err)
 {
     struct mesh mesh;
-    int rc = check_offloaded_params(job, err);
-    if (!rc)
-        rc = mesh_of(job, MESH_OF_RUN, &job->mesh, err);
+    int rc = mesh_of(job, MESH_OF_RUN, &job->mesh, err);
     for (size_t i = 0; i < job->config->fsdp.npolicy && !rc; i++) {
         rc = mesh_of(job, (int32_t)i, &mesh, err);
         job->mesh.nkept = rc || !mesh.nkept ? job->mesh.nkept : mesh.nkept;
