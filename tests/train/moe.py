@@ -6,10 +6,10 @@ samples, plans and exports; and what is refused.
     moe.py FSDPTRAIN GOLDENS [--device NAME] [--quick]
 
 The models are random. Needs numpy."""
-import argparse, json, random, shutil, subprocess
+import argparse, json, os, random, shutil, signal, subprocess
 import numpy as np
 
-from harness import LIMIT_S, Failure, Tests, add_device, read_safetensors, write_safetensors
+from harness import LIMIT_S, Early, Failure, Tests, add_device, children_of, read_safetensors, write_safetensors
 from planner import RATES
 from serve_client import bits_of, is_built
 
@@ -95,7 +95,6 @@ REFUSED_APART = (  # words behind "key 'fsdp.expert_parallel': ", as above, opti
     ("2 does not divide the 3 ranks of this run", {}, WHOLE, "--ranks", "3"),
     ("2 does not divide the 5 experts of a block", {}, WHOLE, "--ranks", "2"),
     ("the model has no experts", {"model_type": "llama", "num_local_experts": None}, WHOLE, "--ranks", "2"),
-    ("and has no --elastic", {"num_local_experts": 4}, WHOLE, "--ranks", "2", "--elastic", "1"),
     ("in the file of fsdp.offload_params", {"num_local_experts": 4},
      {"fsdp": {**WHOLE["fsdp"], "offload": "./disk", "offload_params": True}}, "--ranks", "2"),
     ("the shard groups of fsdp.policy", {"num_local_experts": 4},
@@ -239,6 +238,28 @@ class Moe(Tests):
         for n, (options, fsdp) in enumerate(APART):
             if results(self.train(f"{title}-{n}", model, *options, fsdp=fsdp, **sections)[0]) != want:
                 raise Failure(f"{title} {options} {fsdp}: other bits than of one rank")
+
+    def lost(self):
+        """Of 4 ranks in groups of 2, one is killed: 2 go on."""
+        sections = {"lora": LORA, "checkpoint": {"memory_every": 5},
+                    "train": {"max_steps": 30, "global_batch_size": 4, "learning_rate": 1e-3}}
+        model = self.model_of("mixtral-12")
+        want = self.bits(self.train("not-lost", model, **sections)[0])
+        config = json.loads((self.tmp / "not-lost.json").read_text())
+        out = self.tmp / "lost"
+        shutil.rmtree(out, ignore_errors=True)
+        path = self.write("lost", {**config, "output_dir": str(out), "fsdp": {"expert_parallel": 2}})
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", "4", "--elastic", "2"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        next((line for line in process.stderr if line.startswith("step 10 ")), None)
+        ranks = children_of(process.pid)
+        if len(ranks) == 4:
+            os.kill(ranks[1], signal.SIGKILL)
+        said = process.communicate(timeout=LIMIT_S)[1]
+        if process.returncode == 0 and "was killed" not in said:
+            raise Early(said[-300:])
+        if process.returncode or "going on with 2 of 4 ranks" not in said or self.bits(out) != want:
+            raise Failure(f"exit code {process.returncode}, or other bits than of one rank: {said[-900:]}")
 
     def resumed(self, family, more, first={}, then={}):
         """Under another strategy, on other ranks. first, then: fsdp before and after."""
@@ -565,6 +586,8 @@ def main():
             ("glm", "bf16", "LoRA"))
     for family, dtype, kind in apart + more * (not args.quick) if t.on_cpu else ():
         t.check(f"experts whole on ranks: {family} in {dtype}, {kind}", t.apart, family, dtype, kind)
+    if t.on_cpu:
+        t.check("experts whole on ranks: one is lost", t.lost)
     t.check("resumed: experts one by one", t.resumed, "mixtral", {})
     for family in ("mixtral-12", "gpt_oss-12") if t.on_cpu else ():
         t.check(f"resumed, experts whole on ranks: {family}", t.resumed, family, {}, {"expert_parallel": 3},

@@ -88,8 +88,8 @@ int owners_check(const struct job *job, struct fsdpck_error *err)
         return rc;
     if (job_has_device_memory(job))
         return refuse("experts are whole on ranks of the CPU only (--device cpu)", err);
-    if (opt->elastic_nranks || opt->keeper)
-        return refuse("a run with whole experts ends if ranks are lost, and has no --elastic", err);
+    if (opt->keeper)
+        return refuse("a run of several hosts with whole experts ends if ranks are lost, and has no --elastic", err);
     if (job_offloads_params(job))
         return refuse("experts in the file of fsdp.offload_params are not whole on ranks", err);
     if (is_cut(job))
