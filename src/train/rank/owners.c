@@ -39,10 +39,13 @@ static int check_host(const struct job *job, struct fsdpck_error *err)
     const bool launched = opt->launched_nranks > 0;
     if (!launched && !opt->several_hosts)
         return 0;
-    if (!job->nlocal || job->nranks % job->nlocal || job->nlocal % n)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                                KEY ": %llu does not divide the %u rank%s of this host, or hosts have not as many",
+    if (!job->nlocal)
+        return refuse("the launcher does not say how many ranks a host has", err);
+    if (job->nlocal % n)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, KEY ": %llu does not divide the %u rank%s of this host",
                                 (unsigned long long)n, job->nlocal, fsdpck_plural(job->nlocal));
+    if (job->nranks % job->nlocal)
+        return refuse("hosts have different numbers of ranks", err);
     if (launched && opt->launched_rank % job->nlocal != opt->launched_local)
         return refuse("the ranks of a host are not consecutive (mpirun --map-by core and srun -m block number them so)",
                       err);

@@ -170,7 +170,7 @@ struct train_plan {
     uint64_t optimizer_nbytes;   /* moments of its rows, and fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;      /* buffers that groups are gathered into; 0 where ranks map each other's rows */
     uint64_t exchange_nbytes;    /* buffers for sums of gradients that travel between hosts */
-    uint64_t expert_nbytes;      /* the whole experts that it computes (fsdp.expert_parallel), which others have too */
+    uint64_t expert_nbytes;      /* the whole experts that it computes (fsdp.expert_parallel), a part of the shards */
     uint64_t message_nbytes;     /* room for tokens that it sends to other ranks' experts, however they are chosen */
     uint64_t snapshot_nbytes;    /* a copy of the state to save */
     uint64_t spare_nbytes;       /* the rank's part of the copies in host memory for --elastic */
