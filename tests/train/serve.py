@@ -549,12 +549,18 @@ def together(tmp):
 
 
 def families(tmp):
-    """Other models, in both dtypes: the same bits at one rank and at three."""
-    for name in ("full-llama-odd", "lora-qwen2-window", "lora-mistral", "lora-ends-untied"):
+    """Other models, in both dtypes, and a quantized one: the same bits at one rank and at three."""
+    models = [args.goldens / name / "model" for name in ("full-llama-odd", "lora-qwen2-window", "lora-mistral",
+                                                         "lora-ends-untied")]
+    if args.fsdpck:
+        models.append(tmp / "nf4")
+        subprocess.run([args.fsdpck, "export", models[2], models[-1], "--quantize", "nf4", "--quiet"], check=True,
+                       stdout=subprocess.DEVNULL)
+    for number, model in enumerate(models):
         for dtype in ("fp32", "bf16"):
-            found = [bits_of(args.fsdptrain, args.goldens / name / "model", tmp / f"{name}-{dtype}-{ranks}", ranks,
-                             dtype) for ranks in (1, 3)]
-            need(found[0] == found[1], name, dtype)
+            found = [bits_of(args.fsdptrain, model, tmp / f"{number}-{dtype}-{ranks}", ranks, dtype)
+                     for ranks in (1, 3)]
+            need(found[0] == found[1], model, dtype)
 
 
 def sessions(tmp):

@@ -227,7 +227,7 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
 }
 
 void decode_gemv(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
-                 const struct kern_mat *y, struct decode_gemv *out)
+                 const struct kern_mat *y, const struct decode_gemv *like, struct decode_gemv *out)
 {
     struct compute *c = &d->c;
     int64_t at = 0, copied = 0;
@@ -238,7 +238,7 @@ void decode_gemv(struct decode *d, const struct linear *const *layers, int n, co
         out->bias[i] = bias_of(c, lin);
         out->sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
         out->parts[i] = (struct kern_gemv_part){ .n = lin->nout,
-                                                 .w = weight_of(c, lin, room),
+                                                 .w = like ? like->parts[i].w : weight_of(c, lin, room),
                                                  .alpha = 1,
                                                  .r = lin->r,
                                                  .s = d->s_one + at,
@@ -264,7 +264,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
         return;
     }
     struct decode_gemv call;
-    decode_gemv(d, layers, n, x, add, y, &call);
+    decode_gemv(d, layers, n, x, add, y, NULL, &call);
     c->device->ops->gemv(c->stream, &call.g);
     for (int i = 0; i < n; i++) {
         if (layers[i]->magnitude >= 0 && d->kv.ntok == 0) /* otherwise the prompt has computed them */

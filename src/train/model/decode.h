@@ -33,8 +33,8 @@ int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32
 /* Appends one token. */
 int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits,
                  struct fsdpck_error *err);
-/* Appends a token to each of n sequences of one stream, ids[i] to all[i]; logits: (n). The bits of each are those of
- * decode_token(). */
+/* Appends a token to each of n sequences of one stream and one base, ids[i] to all[i]; logits: (n). The bits of each
+ * are those of decode_token(). */
 int decode_tokens(struct decode *const *all, size_t n, const int32_t *ids, const float **logits,
                   struct fsdpck_error *err);
 /* The cache of a sequence; borrowed. decode_go_on(): a new sequence of the same pool and parameters begins with the

@@ -32,9 +32,10 @@ struct decode_gemv {
     struct kern_gemv_part parts[BUNDLE];
     struct kern_cmat bias[BUNDLE], sum[BUNDLE];
 };
-/* Prepares y[i] = x·Wᵀ + bias + adapter (+ add) of one token; computes S of the adapters. */
+/* Prepares y[i] = x·Wᵀ + bias + adapter (+ add) of one token; computes S of the adapters. like: NULL, or the same of
+ * another sequence on the same base, whose weights are taken: they may be dequantized. */
 void decode_gemv(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
-                 const struct kern_mat *y, struct decode_gemv *out);
+                 const struct kern_mat *y, const struct decode_gemv *like, struct decode_gemv *out);
 /* Where the keys and the values of the batch's tokens in layer `number` are computed. */
 struct decode_new_rows {
     void *k, *v;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A token of each of several sequences, layer by layer: a weight is read once for all of them, and an expert's for
- * those that have chosen it. Each product is that of one sequence alone, and so are its bits. */
+/* A token of each of several sequences, layer by layer: a weight is read, and dequantized, once for all of them, and an
+ * expert's for those that have chosen it. Each product is that of one sequence alone, and so are its bits. */
 #include <stdlib.h>
 
 #include "model/decode_impl.h"
@@ -136,7 +136,7 @@ static void run_stage(const struct many *m, stage_fn *stage, struct where at)
     struct compute *c = &m->all[0]->c;
     for (size_t i = 0; i < m->n; i++) {
         const struct stage s = stage(m->all[i], at);
-        decode_gemv(m->all[i], s.layers, s.n, s.x, s.add, s.y, &m->calls[i]);
+        decode_gemv(m->all[i], s.layers, s.n, s.x, s.add, s.y, i ? &m->calls[0] : NULL, &m->calls[i]);
         m->list[i] = m->calls[i].g;
     }
     m->list[0].also = m->list + 1;
