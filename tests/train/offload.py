@@ -28,7 +28,9 @@ PARAMS = [(1, {}), (3, {"sharding_strategy": "SHARD_GRAD_OP"}), (4, {"reshard_af
 
 # Golden and dtype.param, ranks, fsdp, in which order the device runs its streams.
 ON_DEVICE = [(CASES[0], 1, {"offload": "cpu"}, "late"), (CASES[1], 2, {"offload": "cpu", **SOME}, "early"),
-             (CASES[1], 1, {}, "slow"), (CASES[2], 3, {"offload": "cpu", "sharding_strategy": "SHARD_GRAD_OP"}, "late"),
+             (CASES[1], 1, {"offload_gradients": True}, "slow"),
+             (CASES[2], 3, {"offload": "cpu", "offload_gradients": True, "sharding_strategy": "SHARD_GRAD_OP", **SOME},
+              "late"),
              (CASES[4], 2, {}, "late"), (CASES[4], 2, {"offload": "cpu"}, "slow")]
 
 
@@ -327,18 +329,17 @@ class Offload(Tests):
     def on_device(self):
         for case, ranks, fsdp, order in ON_DEVICE:
             self.check(f"{case} {ranks} {fsdp} {order}", self.ordered, case, ranks, fsdp, order)
-        self.check("resumed", self.resumed, CASES[1], {"offload": "cpu"})
+        self.check("resumed", self.resumed, CASES[1], {"offload": "cpu", "offload_gradients": True})
         self.check("refused", self.refused_on_device)
         self.check("plan", self.planned_on_device)
         self.check("search", self.searched_on_device)
         self.check("view", self.said_on_device)
 
     def refused_on_device(self):
-        for key in BOTH:
-            path, _ = self.config(CASES[0], "refused", self.offloaded(offload="cpu", **{key: True}))
-            said = self.run(path, "-q", want=2).stderr
-            if f"key 'fsdp.{key}' works for ranks on processors" not in said:
-                raise Failure(said)
+        path, _ = self.config(CASES[0], "refused", self.offloaded(offload="cpu", offload_params=True))
+        said = self.run(path, "-q", want=2).stderr
+        if "key 'fsdp.offload_params' works for ranks on processors" not in said:
+            raise Failure(said)
 
     def searched_on_device(self):
         """A search proposes nothing that the run would refuse."""
@@ -363,6 +364,10 @@ class Offload(Tests):
         state = inside["snapshot_bytes"]  # masters and moments
         if not 0.7 * state < saved < state or inside["peak_bytes"] - outside["peak_bytes"] != saved:
             raise Failure(f"{saved} of {state} bytes are saved: {outside}")
+        grads = plan(**self.offloaded(offload="cpu", offload_gradients=True))
+        moved, sums = inside["peak_bytes"] - grads["peak_bytes"] - saved, state // 3
+        if not 0.4 * sums < moved < sums or grads["offload_host_bytes"] - outside["offload_host_bytes"] < sums:
+            raise Failure(f"{moved} of {sums} bytes of gradients are saved: {grads}")
         if not 2 * state <= outside["offload_host_bytes"] < 2.4 * state + LEAST or outside["offload_written_bytes"]:
             raise Failure(f"{state} bytes of state: {outside}")
         if on_disk["peak_bytes"] != outside["peak_bytes"] or on_disk["offload_host_bytes"] > LEAST or (

@@ -54,7 +54,7 @@ def random_offload(rng, folder, on_device):
         return {}
     out = {"offload": str(folder), "offload_memory": rng.choice((65536, 1 << 20))}
     if on_device:
-        return {**out, "offload": rng.choice((str(folder), "cpu"))}
+        return {**out, "offload": rng.choice((str(folder), "cpu")), "offload_gradients": rng.random() < 0.5}
     return {**out, "offload_params": rng.random() < 0.6, "offload_gradients": rng.random() < 0.5}
 
 

@@ -123,6 +123,16 @@ static int copy_to_host(struct staged *c, const struct comm_slice *slices, size_
     return sync(c, COMM_EXCHANGE_OPERATION, err);
 }
 
+/* The sums so far, before an exchange adds to them. copy_to_host() waits for them too. */
+static void take_sums(struct staged *c, const struct comm_slice *slices, size_t nslices)
+{
+    for (size_t i = 0; i < nslices; i++) {
+        int64_t begin, nelem = comm_slice_part(&slices[i], c->base.rank, &begin);
+        if (nelem > 0)
+            c->on.device->memory->copy(c->copies, c->slices[i].into, slices[i].into, (size_t)nelem * sizeof(float));
+    }
+}
+
 static void copy_to_device(struct staged *c, const struct comm_slice *slices, size_t nslices)
 {
     for (size_t i = 0; i < nslices; i++) {
@@ -138,6 +148,8 @@ static int staged_exchange(struct comm *base, const struct comm_slice *slices, s
     struct staged *c = (struct staged *)base;
     uint64_t started = comm_now_ns();
     int rc = redirect_slices(c, slices, nslices, err);
+    if (!rc && !first && c->on.own_changes)
+        take_sums(c, slices, nslices);
     if (!rc)
         rc = copy_to_host(c, slices, base->rank < ncontributions ? nslices : 0, err);
     c->host->reduce = base->reduce;

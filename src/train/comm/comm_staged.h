@@ -22,6 +22,7 @@ struct comm_on_device {
     float *contribution; /* (grad_nelem) */
     int64_t grad_nelem;
     const float *own; /* (own_nelem) holds the `into` of every slice */
+    bool own_changes; /* `own` has other sums between exchanges: those that are there count */
     int64_t own_nelem;
     size_t largest_group_nbytes; /* of the largest gather */
     size_t element_nbytes;       /* of a gradient that is exchanged, at most */

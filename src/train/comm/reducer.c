@@ -135,14 +135,27 @@ void reducer_free(struct reducer *r)
     free(r);
 }
 
+/* The sums leave memory before those of the next group take their place: the host waits. */
+static int end_sums(struct reducer *r, const struct reducer_job *job, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    if (r->on.device->stream_sync(r->comm->stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "an exchange of gradients: %s", message);
+    return job->sums.end(job->sums.ctx, job->group, err);
+}
+
 /* Enqueues an exchange after the work on the compute stream, and then an event that the compute stream can wait for. */
 static void launch(struct reducer *r, const struct reducer_job *job)
 {
     const struct kern_device *device = r->on.device;
     struct fsdpck_error err = { 0 };
+    if (!r->error.code && job->sums.begin && job->sums.begin(job->sums.ctx, job->group, job->first, &err))
+        r->error = err;
     device->event_record(r->made, r->on.compute);
     device->event_wait(r->made, r->comm->stream);
     if (!r->error.code && exchange_by_dtype(r->comm, job, &err))
+        r->error = err;
+    if (!r->error.code && job->sums.end && end_sums(r, job, &err))
         r->error = err;
     for (size_t i = 0; i < job->nslices && job->clean; i++)
         device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at,

@@ -573,7 +573,7 @@ const struct config_key config_keys[] = {
       .idle = idle_without_gradients,
       .doc =
           "Keeps each rank's sums of gradients in a file in the folder of fsdp.offload too: those of one group are in "
-          "memory at a time." },
+          "memory at a time. On GPUs, \"cpu\" keeps them in host memory." },
     { .name = "fsdp.offload_memory",
       .type = KEY_U64,
       .offset = AT(fsdp.offload_memory),

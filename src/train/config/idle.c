@@ -165,7 +165,7 @@ const char *idle_without_gradients(const struct train_config *c, const struct tr
 {
     if (c->lora.enabled && c->lora.nmodules_to_save == 0)
         return "an adapter is trained: its gradients are small, and stay in memory";
-    return idle_unless_offloaded(c, size);
+    return idle_unless_buffered(c, size);
 }
 
 const char *idle_until_asked(const struct train_config *c, const struct train_job_size *size)

@@ -2,6 +2,7 @@
 /* A group is some pages of the file, of one size. */
 #include "rank/grad_file.h"
 
+#include <kernels/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +22,10 @@ struct grad_file {
     struct span *groups; /* (ngroups) */
     uint64_t page_nbytes;
     char *memory;
-    int64_t group; /* in memory */
+    const struct kern_device *device; /* whose memory it is; NULL: host memory */
+    struct kern_stream *stream;
+    struct kern_buffer page; /* pinned, between the device and the file */
+    int64_t group;           /* in memory */
     struct offload_times times;
 };
 
@@ -81,15 +85,26 @@ uint64_t grad_file_disk_nbytes(const struct layout *l)
     return list_groups(l, page_nbytes, NULL) * page_nbytes;
 }
 
-int grad_file_new(const struct layout *l, uint32_t rank, const char *folder, const struct fsdpck_io *io, void *memory,
-                  struct grad_file **out, struct fsdpck_error *err)
+static int pin_page(struct grad_file *f, int index, struct fsdpck_error *err)
+{
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = index };
+    char message[KERN_MESSAGE_BYTES];
+    if (!f->device || f->device->memory->alloc(pinned, f->page_nbytes, &f->page, message) == KERN_OK)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no pinned memory for sums of gradients: %s", message);
+}
+
+int grad_file_new(const struct layout *l, uint32_t rank, const char *folder, const struct fsdpck_io *io,
+                  const struct grad_file_memory *where, struct grad_file **out, struct fsdpck_error *err)
 {
     struct grad_file *f = calloc(1, sizeof *f);
     uint64_t npages = 0;
     *out = NULL;
     if (!f)
         return fsdpck_error_nomem(err, sizeof *f);
-    f->memory = memory;
+    f->memory = where->memory;
+    f->device = where->device;
+    f->stream = where->stream;
     f->group = NO_GROUP;
     snprintf(f->whose, sizeof f->whose, "rank %u", rank);
     f->groups = calloc(l->ngroups, sizeof *f->groups);
@@ -98,6 +113,8 @@ int grad_file_new(const struct layout *l, uint32_t rank, const char *folder, con
         npages = list_groups(l, f->page_nbytes, f->groups);
     int rc = f->groups ? offload_file_new(io, folder, f->whose, "the gradients", npages, f->page_nbytes, &f->file, err)
                        : fsdpck_error_nomem(err, l->ngroups * sizeof *f->groups);
+    if (!rc)
+        rc = pin_page(f, where->index, err);
     if (rc)
         grad_file_free(f);
     else
@@ -109,6 +126,8 @@ void grad_file_free(struct grad_file *f)
 {
     if (!f)
         return;
+    if (f->device)
+        f->device->memory->free(&f->page);
     offload_file_free(f->file);
     free(f->groups);
     free(f);
@@ -125,6 +144,27 @@ void grad_file_group(const struct grad_file *f, uint32_t group, int64_t *begin, 
     *end = f->groups[group].end;
 }
 
+static int copy_page(struct grad_file *f, void *dst, const void *src, uint64_t nbytes, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    f->device->memory->copy(f->stream, dst, src, nbytes);
+    return f->device->stream_sync(f->stream, message) == KERN_OK
+               ? 0
+               : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "copies of sums of gradients (fsdp.offload_gradients): %s",
+                                  message);
+}
+
+static int move_page(struct grad_file *f, uint64_t page, char *memory, uint64_t nbytes, bool write,
+                     struct fsdpck_error *err)
+{
+    char *on_host = f->device ? f->page.data : memory;
+    int rc = f->device && write ? copy_page(f, on_host, memory, nbytes, err) : 0;
+    if (!rc)
+        rc = write ? offload_file_write(f->file, page, on_host, nbytes, err)
+                   : offload_file_read(f->file, page, on_host, nbytes, err);
+    return !rc && f->device && !write ? copy_page(f, memory, on_host, nbytes, err) : rc;
+}
+
 static int move(struct grad_file *f, uint32_t group, bool write, struct fsdpck_error *err)
 {
     const uint64_t started = comm_now_ns();
@@ -133,8 +173,7 @@ static int move(struct grad_file *f, uint32_t group, bool write, struct fsdpck_e
     int rc = 0;
     for (uint64_t at = 0, page = s->page; at < total && !rc; at += f->page_nbytes, page++) {
         const uint64_t nbytes = total - at < f->page_nbytes ? total - at : f->page_nbytes;
-        rc = write ? offload_file_write(f->file, page, f->memory + at, nbytes, err)
-                   : offload_file_read(f->file, page, f->memory + at, nbytes, err);
+        rc = move_page(f, page, f->memory + at, nbytes, write, err);
     }
     f->times.busy_ns += comm_now_ns() - started;
     f->times.nbytes += total;

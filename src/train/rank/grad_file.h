@@ -3,6 +3,8 @@
 #ifndef TRAIN_GRAD_FILE_H
 #define TRAIN_GRAD_FILE_H
 
+#include <kernels/stream.h>
+
 #include "model/layout.h"
 #include "rank/offload_file.h"
 
@@ -10,9 +12,17 @@ struct grad_file;
 
 uint64_t grad_file_memory_nbytes(const struct layout *l);
 uint64_t grad_file_disk_nbytes(const struct layout *l);
-/* memory: (grad_file_memory_nbytes) aligned to 4096, borrowed as is folder. io: NULL for the system's. */
-int grad_file_new(const struct layout *l, uint32_t rank, const char *folder, const struct fsdpck_io *io, void *memory,
-                  struct grad_file **out, struct fsdpck_error *err);
+/* Where the sums of the group are. */
+struct grad_file_memory {
+    void *memory;                     /* (grad_file_memory_nbytes) aligned to 4096 */
+    const struct kern_device *device; /* whose memory it is; NULL: host memory */
+    int index;
+    struct kern_stream *stream; /* the sums change on it, or before the calls; each call waits for it */
+};
+
+/* All is borrowed. folder: NULL for a file in host memory. io: NULL for the system's. */
+int grad_file_new(const struct layout *l, uint32_t rank, const char *folder, const struct fsdpck_io *io,
+                  const struct grad_file_memory *where, struct grad_file **out, struct fsdpck_error *err);
 void grad_file_free(struct grad_file *f); /* NULL does nothing */
 
 /* The sums of a parameter while its group is in memory. */

@@ -32,11 +32,11 @@ int offload_check(const struct train_config *config, bool on_device, struct fsdp
         fsdpck_error_hint(err, "a folder is written with a slash, as ./%s", value);
         return err->code;
     }
-    if (!on_device || (!config->fsdp.offload_params && !config->fsdp.offload_gradients))
+    if (!on_device || !config->fsdp.offload_params)
         return 0;
     fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                     "key 'fsdp.%s' works for ranks on processors; of a device, only the optimizer state is offloaded",
-                     config->fsdp.offload_params ? "offload_params" : "offload_gradients");
+                     "key 'fsdp.offload_params' works for ranks on processors; of a device, the optimizer state and "
+                     "the sums of gradients are offloaded");
     fsdpck_error_hint(err, "more ranks have smaller shares of the rest; `fsdptrain plan` shows the memory");
     return err->code;
 }
@@ -100,7 +100,7 @@ int offload_count(const struct train_config *config, const struct layout *l, boo
         return 0;
     }
     if (l->own_moved == l->own_nelem) {
-        *out = (struct offload_sizes){ .gradients = out->gradients };
+        *out = (struct offload_sizes){ .gradients = out->gradients, .in_memory = out->in_memory };
         return 0;
     }
     const uint64_t least = row * (LEAST_BUFFERS * out->ntrees + 1);

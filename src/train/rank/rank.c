@@ -250,7 +250,8 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
 static int check_host_room(const struct job *job, struct fsdpck_error *err)
 {
     const struct offload_sizes *sizes = &job->offload;
-    const uint64_t need = sizes->memory_nbytes + sizes->file_nbytes, room = memory_host_room(job);
+    const uint64_t grads = sizes->gradients ? grad_file_disk_nbytes(&job->layout) : 0,
+                   need = sizes->memory_nbytes + sizes->file_nbytes + grads, room = memory_host_room(job);
     if (!sizes->in_memory || need <= room)
         return 0;
     fsdpck_error_set(
@@ -291,6 +292,15 @@ static int open_state(struct rank *r, const char *folder, struct fsdpck_error *e
     return rc;
 }
 
+static int open_grads(struct rank *r, const char *folder, struct fsdpck_error *err)
+{
+    const struct grad_file_memory where = { .memory = r->memory->own,
+                                            .device = r->where->device->separate_memory ? r->where->device : NULL,
+                                            .index = r->where->index,
+                                            .stream = r->compute->stream };
+    return grad_file_new(&r->job->layout, r->host->rank, folder, r->job->fs.io, &where, &r->grads, err);
+}
+
 static int open_offload(struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
@@ -298,7 +308,7 @@ static int open_offload(struct rank *r, struct fsdpck_error *err)
     char line[600];
     int rc = job_offloads(job) ? open_state(r, folder, err) : 0;
     if (!rc && job->offload.gradients)
-        rc = grad_file_new(&job->layout, r->host->rank, folder, job->fs.io, r->memory->own, &r->grads, err);
+        rc = open_grads(r, folder, err);
     if (rc || !folder || !r->offload || offload_is_direct(r->offload) || !job->fs.note || r->host->rank != 0)
         return rc;
     snprintf(line, sizeof line,
@@ -332,7 +342,8 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
                                        .kept_from = sizes.kept_from,
                                        .contribution = r->memory->contribution,
                                        .grad_nelem = l->grad_nelem,
-                                       .own = r->own,
+                                       .own = r->memory->own,
+                                       .own_changes = r->grads != NULL,
                                        .own_nelem = l->own_nelem,
                                        .largest_group_nbytes = sizes.largest_nbytes,
                                        .element_nbytes = job_reduce_widest(r->job),
@@ -386,7 +397,8 @@ static int open_reducer(struct rank *r, struct fsdpck_error *err)
 {
     const struct reducer_device on = { r->where->device, r->where->index, r->compute->stream };
     char message[KERN_MESSAGE_BYTES];
-    if (r->grads && r->where->device->stream_new(r->where->index, NULL, &r->sums_stream, message) != KERN_OK)
+    if (r->grads && !r->where->device->separate_memory &&
+        r->where->device->stream_new(r->where->index, NULL, &r->sums_stream, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a stream for sums of gradients: %s", message);
     return reducer_new(r->comm->lanes[COMM_REDUCE], &on, r->job->layout.ngroups, &r->reducer, err);
 }

@@ -183,6 +183,14 @@ static int update_in_parts(struct rank *r, const struct span *s, struct kern_ada
     return rc;
 }
 
+static int update_part(struct rank *r, const struct span *s, struct kern_adamw *adamw, struct fsdpck_error *err)
+{
+    if (r->grads)
+        return update_in_parts(r, s, adamw, err);
+    update_span(r, s, adamw);
+    return 0;
+}
+
 /* The same on a device: chunks follow each other on its streams, and the host waits for none of them. */
 static int update_chunks_on_device(struct rank *r, struct kern_adamw *adamw, struct fsdpck_error *err)
 {
@@ -192,8 +200,9 @@ static int update_chunks_on_device(struct rank *r, struct kern_adamw *adamw, str
         rc = offload_device_take(r->offload_device, &view, err);
         if (rc)
             break;
-        update_span(r, &(struct span){ view.chunk.at, view.chunk.nelem, view.trees[0], view.trees[1], view.trees[2] },
-                    adamw);
+        rc = update_part(r,
+                         &(struct span){ view.chunk.at, view.chunk.nelem, view.trees[0], view.trees[1], view.trees[2] },
+                         adamw, err);
         offload_device_give(r->offload_device);
         comm_heartbeat(r->comm);
     }
@@ -215,10 +224,7 @@ static int update_chunks(struct rank *r, struct kern_adamw *adamw, struct fsdpck
         if (rc)
             break;
         const struct span s = { view.chunk.at, view.chunk.nelem, view.trees[0], view.trees[1], view.trees[2] };
-        if (r->grads)
-            rc = update_in_parts(r, &s, adamw, err);
-        else
-            update_span(r, &s, adamw);
+        rc = update_part(r, &s, adamw, err);
         if (!rc)
             rc = compute_sync(r->compute, err);
         offload_give(r->offload);
@@ -233,10 +239,7 @@ static int update_in_memory(struct rank *r, struct kern_adamw *adamw, struct fsd
     const struct layout *l = &r->job->layout;
     const struct span own = { l->own_first, r->offload ? l->own_moved : l->own_nelem,
                               r->masters ? r->masters + l->own_first : NULL, r->m + l->own_first, r->v + l->own_first };
-    if (r->grads)
-        return update_in_parts(r, &own, adamw, err);
-    update_span(r, &own, adamw);
-    return 0;
+    return update_part(r, &own, adamw, err);
 }
 
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)

@@ -36,7 +36,6 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
     out->shard_nbytes = job_rest_nbytes(job);
     out->gradient_nbytes =
         (uint64_t)l->grad_nelem * 4 + (job->offload.gradients ? memory_sums_nbytes(job) : (uint64_t)l->own_nelem * 4);
-    out->offload_grads_nbytes = job->offload.gradients ? grad_file_disk_nbytes(l) : 0;
     out->optimizer_nbytes = job->offload.memory_nbytes +
                             (uint64_t)(job_offloads(job) ? l->own_moved : l->own_nelem) * (l->masters ? 12 : 8);
     out->offload_params_nbytes = job_offloads_params(job) ? l->value_nbytes : 0;
@@ -52,10 +51,12 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
 static void count_offload(const struct job *job, struct train_plan *out)
 {
     const struct offload_sizes *sizes = &job->offload;
+    const uint64_t grads = sizes->gradients ? grad_file_disk_nbytes(&job->layout) : 0;
+    out->offload_grads_nbytes = sizes->in_memory ? 0 : grads;
     out->offload_file_nbytes = sizes->in_memory ? 0 : sizes->file_nbytes;
     out->offload_step_nbytes = sizes->step_nbytes;
     out->offload_host_nbytes =
-        job_has_device_memory(job) ? sizes->memory_nbytes + (sizes->in_memory ? sizes->file_nbytes : 0) : 0;
+        job_has_device_memory(job) ? sizes->memory_nbytes + (sizes->in_memory ? sizes->file_nbytes + grads : 0) : 0;
 }
 
 /* The snapshot and the spare copies are not included: they are in host memory. */

@@ -113,7 +113,7 @@ static int begin_sums(void *ctx, uint32_t group, bool first, struct fsdpck_error
 static int end_sums(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct rank *r = ctx;
-    rank_sum_group(r, group, r->reducer ? r->sums_stream : r->compute->stream);
+    rank_sum_group(r, group, r->sums_stream ? r->sums_stream : r->compute->stream);
     return grad_file_store(r->grads, group, err);
 }
 
