@@ -7,39 +7,69 @@
 
 #include "text/file.h"
 
+/* An element in the middle of a tensor. */
+struct sample {
+    uint64_t offset[8], size[8];
+    char value[64];
+};
+
+/* The tensors that have elements. *n: of reads. */
+static void list_reads(struct fsdpck_source *src, struct sample *samples, struct fsdpck_read *reads, size_t *n)
+{
+    *n = 0;
+    for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        struct sample *s = &samples[i];
+        bool any = t->ndim < 8;
+        for (uint32_t d = 0; d < t->ndim && d < 8; d++) {
+            s->offset[d] = t->shape[d] / 2;
+            s->size[d] = 1;
+            any = any && t->shape[d];
+        }
+        if (any)
+            reads[(*n)++] = (struct fsdpck_read){ .tensor = t, .offset = s->offset, .size = s->size, .dst = s->value };
+    }
+}
+
+static int hash_samples(struct fsdpck_source *src, uint64_t *out, struct fsdpck_error *err)
+{
+    const size_t ntensors = fsdpck_source_ntensors(src);
+    struct sample *samples = calloc(ntensors + 1, sizeof *samples);
+    struct fsdpck_read *reads = calloc(ntensors + 1, sizeof *reads);
+    XXH3_state_t *x = XXH3_createState();
+    size_t n = 0;
+    int rc = samples && reads && x ? 0 : fsdpck_error_nomem(err, ntensors * sizeof *samples);
+    if (!rc) {
+        list_reads(src, samples, reads, &n);
+        rc = fsdpck_source_read(src, reads, n, err);
+    }
+    if (!rc)
+        XXH3_64bits_reset(x);
+    for (size_t i = 0; i < ntensors && !rc; i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        XXH3_64bits_update(x, t->name, strlen(t->name));
+        XXH3_64bits_update(x, t->shape, t->ndim * sizeof *t->shape);
+        XXH3_64bits_update(x, samples[i].value, sizeof samples[i].value);
+    }
+    if (!rc)
+        *out = XXH3_64bits_digest(x);
+    XXH3_freeState(x);
+    free(samples);
+    free(reads);
+    return rc;
+}
+
 /* Of samples of all tensors and of the config of a part: another model has another one. */
 static int hash_part(const struct pipeline *p, const struct fsdpck_options *fs, const char *part, uint64_t *out,
                      struct fsdpck_error *err)
 {
     struct fsdpck_source *src = NULL;
     char path[PIPELINE_PATH];
-    XXH3_state_t *x = XXH3_createState();
-    int rc = x ? pipeline_part(p, part, path, err) : fsdpck_error_nomem(err, 64);
+    int rc = pipeline_part(p, part, path, err);
     if (!rc)
         rc = fsdpck_source_open(path, NULL, fs, &src, err);
     if (!rc)
-        XXH3_64bits_reset(x);
-    for (size_t i = 0; !rc && i < fsdpck_source_ntensors(src); i++) {
-        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
-        uint64_t offset[8] = { 0 }, size[8];
-        char sample[64] = { 0 };
-        for (uint32_t d = 0; d < t->ndim && d < 8; d++) {
-            offset[d] = t->shape[d] / 2;
-            size[d] = 1;
-        }
-        const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = sample };
-        bool any = t->ndim < 8;
-        for (uint32_t d = 0; d < t->ndim; d++)
-            any = any && t->shape[d];
-        if (any)
-            rc = fsdpck_source_read(src, &read, 1, err);
-        XXH3_64bits_update(x, t->name, strlen(t->name));
-        XXH3_64bits_update(x, t->shape, t->ndim * sizeof *t->shape);
-        XXH3_64bits_update(x, sample, sizeof sample);
-    }
-    if (!rc)
-        *out = XXH3_64bits_digest(x);
-    XXH3_freeState(x);
+        rc = hash_samples(src, out, err);
     fsdpck_source_close(src);
     return rc;
 }
