@@ -476,7 +476,7 @@ const struct config_key config_keys[] = {
       .offset = AT(fsdp.wrap),
       .default_value.text = "TRANSFORMER_BASED_WRAP",
       .choices = "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP|HALF_BLOCK_WRAP|LINEAR_WRAP",
-      .idle = idle_unless_sharded,
+      .idle = idle_wrap,
       .policy = TRAIN_POLICY_WRAP + 1,
       .doc = "Parameters that are gathered together. With TRANSFORMER_BASED_WRAP, each block is a group. With "
              "SIZE_BASED_WRAP, consecutive blocks are joined until a group has fsdp.min_num_params parameters. With "

@@ -134,6 +134,12 @@ const char *idle_unless_resharded(const struct train_config *c, const struct tra
                : "fsdp.reshard_after_forward is false: parameters stay in memory after the forward";
 }
 
+const char *idle_wrap(const struct train_config *c, const struct train_job_size *size)
+{
+    const bool cuts = c->fsdp.wrap == TRAIN_HALF_BLOCK_WRAP || c->fsdp.wrap == TRAIN_LINEAR_WRAP;
+    return cuts && !c->lora.enabled ? NULL : idle_unless_sharded(c, size); /* gradients are exchanged by group */
+}
+
 const char *idle_unless_by_size(const struct train_config *c, const struct train_job_size *size)
 {
     const char *unsharded = idle_unless_sharded(c, size);

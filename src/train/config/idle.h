@@ -11,7 +11,7 @@ idle_fn idle_without_pictures, idle_beside_buckets, idle_with_pictures, idle_wit
     idle_by_plan_of_steps, idle_beside_steps, idle_beside_warmup, idle_when_constant, idle_without_decay,
     idle_without_lora, idle_with_lora, idle_unless_gathered, idle_unless_sharded, idle_unless_full_shard,
     idle_unless_resharded, idle_unless_by_size, idle_offload, idle_unless_offloaded, idle_unless_buffered,
-    idle_without_gradients, idle_until_asked, idle_unless_elastic;
+    idle_without_gradients, idle_until_asked, idle_unless_elastic, idle_wrap;
 
 /* Reports each key of the config whose value differs from the default but has no effect. */
 void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_job_size *size,

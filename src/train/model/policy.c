@@ -235,6 +235,16 @@ static int check_left(const struct train_policy *p, size_t object, struct fsdpck
     return 0;
 }
 
+static int check_trained(const struct train_policy *p, size_t object, const struct matched *m, struct fsdpck_error *err)
+{
+    const bool state = p->given[TRAIN_POLICY_OFFLOAD] && !m->nstates,
+               gradients = p->given[TRAIN_POLICY_REDUCE_DTYPE] && !m->ntrained;
+    if (!state && !gradients)
+        return 0;
+    return FAIL("key 'fsdp.policy[%zu].%s' has no effect: its groups train nothing", object,
+                config_policy_name(state ? TRAIN_POLICY_OFFLOAD : TRAIN_POLICY_REDUCE_DTYPE));
+}
+
 /* Keys that do nothing for the groups of the object. */
 static int check_effect(const struct train_config *config, const struct layout *l, const struct group_policy *all,
                         size_t object, struct fsdpck_error *err)
@@ -266,10 +276,9 @@ static int check_effect(const struct train_config *config, const struct layout *
         fsdpck_error_hint(err, "an object with \"modules\": [\"embed_tokens\"] gives it to both");
         return err->code;
     }
-    if (p->given[TRAIN_POLICY_OFFLOAD] && !m.nstates)
-        return FAIL("key 'fsdp.policy[%zu].offload_optimizer' has no effect: its groups train nothing", object);
-    if (p->given[TRAIN_POLICY_REDUCE_DTYPE] && !m.ntrained)
-        return FAIL("key 'fsdp.policy[%zu].reduce_dtype' has no effect: its groups train nothing", object);
+    rc = check_trained(p, object, &m, err);
+    if (rc)
+        return rc;
     if (wanted.strategy == TRAIN_NO_SHARD) /* of the whole run: its report of keys without effect names this one */
         return config_policy_strategies(config) ? check_whole(config, object, err) : 0;
     if (p->given[TRAIN_POLICY_BACKWARD_PREFETCH] && !m.nresharded)
