@@ -100,6 +100,8 @@ REFUSED_APART = (  # words behind "key 'fsdp.expert_parallel': ", as above, opti
     ("the shard groups of fsdp.policy", {"num_local_experts": 4},
      {"fsdp": {**WHOLE["fsdp"], "policy": [{"modules": ["layers.1"], "sharding_strategy": "NO_SHARD"}]}},
      "--ranks", "2", "--gather", "copy"),
+    ("a block with experts is one group", {"num_local_experts": 4},
+     {"fsdp": {**WHOLE["fsdp"], "auto_wrap_policy": "HALF_BLOCK_WRAP"}}, "--ranks", "2", "--gather", "copy"),
     ("of a run with tenants", {"num_local_experts": 4},
      {**WHOLE, "tenants": [{"name": "a", "lora": LORA}, {"name": "b", "lora": LORA}]}, "--ranks", "2"),
 )
