@@ -539,8 +539,8 @@ const struct config_key config_keys[] = {
           "linear layers, become groups of their own. For each group the first object that matches counts. It may "
           "have sharding_strategy, dp_replicate_size, dp_shard_size, reshard_after_forward, auto_wrap_policy, "
           "min_num_params, forward_prefetch, backward_prefetch, activation_checkpointing, offload_optimizer, "
-          "reduce_dtype. The last two are dtype.param and dtype.reduce of its groups; they and the recomputation are "
-          "those of whole blocks." },
+          "param_dtype and reduce_dtype. The last two are dtype.param and dtype.reduce of its groups; they and "
+          "activation_checkpointing are for whole blocks only." },
     { .name = "fsdp.offload",
       .type = KEY_STRING,
       .offset = AT(fsdp.offload),

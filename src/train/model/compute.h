@@ -37,6 +37,7 @@ struct shared {
 
 /* Rows of other ranks for this rank's experts, and what it sends beside its own rows (model/expert_exchange.c). */
 struct expert_inbox {
+    int64_t nrow; /* for so many rows there is room */
     struct expert_head *head, *head_out;
     struct routed routed; /* starts, choices and weights */
     int64_t *starts_out;

@@ -42,6 +42,7 @@ void exchange_alloc(struct compute *c, struct bump *v, int64_t ntok)
     const int64_t n = most_rows(c->m, c->nowners, ntok), inner = c->m->expert_inner;
     if (c->nowners < 2)
         return;
+    in->nrow = n;
     in->head = bump_alloc(v, sizeof *in->head);
     in->head_out = bump_alloc(v, sizeof *in->head_out);
     in->routed.starts = bump_alloc(v, (size_t)(c->m->nexperts + 1) * sizeof(int64_t));
@@ -79,6 +80,18 @@ static int64_t nowned(const struct compute *c)
     return c->m->nexperts / c->owners->n;
 }
 
+/* False, and an error is noted, unless starts of rows for one's own experts rise from 0 and find room. */
+static bool check_starts(struct compute *c, const int64_t *starts, const struct turn *turn)
+{
+    bool sound = starts[0] == 0 && starts[nowned(c)] <= c->inbox.nrow;
+    for (int64_t i = 0; i < nowned(c); i++)
+        sound = sound && starts[i] <= starts[i + 1];
+    if (!sound)
+        fsdpck_error_set(&c->exchange_error, FSDPCK_ERR_FORMAT, NULL,
+                         "rank %u sent numbers of rows for experts that cannot be", c->owners->first + turn->from);
+    return sound;
+}
+
 /* Tells `to` how many rows each of its experts gets, and learns the same from `from`. mine: this rank has a
  * micro-batch. */
 static struct turn meet(struct compute *c, int64_t number, uint32_t k, bool mine)
@@ -100,7 +113,7 @@ static struct turn meet(struct compute *c, int64_t number, uint32_t k, bool mine
     run_trade(c, &heads, &turn);
     turn.first = mine ? starts[0] : 0;
     turn.n = in->starts_out[nowned(c)];
-    turn.arrived = c->exchange_error.code ? 0 : theirs[nowned(c)];
+    turn.arrived = c->exchange_error.code || !check_starts(c, theirs, &turn) ? 0 : theirs[nowned(c)];
     return turn;
 }
 
