@@ -301,7 +301,7 @@ class ElasticHosts(Mpi):
                 self.kill(process, rank, signal.SIGKILL)
             self.in_time(out)
             said += self.touched(process, 0)
-            self.expect(said, r"going on from \S+/checkpoints/step-0000\d\d")
+            self.expect(said, r"going on from \S+/checkpoints/step-\d{6}")
             self.whole(out)
 
     def is_keeper(self, pid):
