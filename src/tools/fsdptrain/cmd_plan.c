@@ -302,7 +302,7 @@ static int run(void *ctx, const char *const *at)
         { "blocks_recomputed", "blocks recomputed in the backward", p.nrecomputed, false },
         { "activation_bytes", "a rank's activations and scratch", p.activation_nbytes, true },
         { "sample_bytes", "a rank's memory for samples", p.sample_nbytes, true },
-        { "encoding_bytes", p.encoding_nbytes ? "a rank's memory to encode, before" : NULL, p.encoding_nbytes, true },
+        { "encoding_bytes", p.encoding_nbytes ? "a rank's memory while it encodes" : NULL, p.encoding_nbytes, true },
         { "peak_bytes", p.on_device ? "a rank's memory on its device" : "a rank's peak", p.peak_nbytes, true },
         { "least_bytes", p.least_nbytes ? "the same, every block recomputed" : NULL, p.least_nbytes, true },
         { "all_ranks_bytes", p.on_device ? "all ranks' devices together" : "all ranks together (PSS)",
