@@ -143,7 +143,7 @@ static inline bool layout_recomputes_first(const struct layout *l, int64_t block
     return layout_is_cut(l, block) && l->blocks[block].checkpointing != TRAIN_RECOMPUTE_NONE;
 }
 
-/* The block of a group that is none of an end. */
+/* The block of a group between the ends. */
 uint32_t layout_block_of(const struct layout *l, uint32_t group);
 
 /* The dtype in which a group is gathered and computed, that of all groups of a block; the largest of any group. */

@@ -135,7 +135,7 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
     return rc;
 }
 
-/* What the backward pass of a block does with one of its groups. */
+/* The work of the backward pass of a block on one of its groups. */
 enum turn { TURN_RECOMPUTE, TURN_BOTH, TURN_BACKWARD };
 
 static void run_turn(struct compute *c, int64_t number, uint32_t group, enum turn turn)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which runs have expert groups, and what a group's ranks need to exchange tokens. */
+/* Refuses runs that cannot have expert groups, and gives each rank its group. */
 #include "rank/owners.h"
 
 #include <stdlib.h>
