@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { UNIT = 16, MOST_SIDE = 8192 }; /* pixels of a side */
+#include <train/image.h>
 
 /* Reads a side, with spaces around it. */
 static bool read_side(const char **at, int64_t *out)
@@ -15,7 +14,7 @@ static bool read_side(const char **at, int64_t *out)
     *out = is_number ? strtoll(*at, &end, 10) : 0;
     if (is_number)
         *at = end + strspn(end, " ");
-    return *out >= UNIT && *out <= MOST_SIDE && *out % UNIT == 0;
+    return *out >= IMAGE_UNIT && *out <= IMAGE_MOST && *out % IMAGE_UNIT == 0;
 }
 
 static bool read_pair(const char **at, int64_t *height, int64_t *width)
@@ -34,7 +33,7 @@ int config_buckets_read(const char *name, const char *text, struct train_buckets
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, name,
                                     "key 'image.aspect_ratio_buckets': \"height,width;height,width\" is wanted, of "
                                     "multiples of %d up to %d, not \"%.60s\"",
-                                    UNIT, MOST_SIDE, text);
+                                    IMAGE_UNIT, IMAGE_MOST, text);
         out->n++;
         if (!*at)
             return 0;

@@ -4,7 +4,7 @@
 #define TRAIN_PRICE_DISK_H
 
 /* Bytes in a second that are read and written in turn, in a file of the folder that has no name; 0 if that cannot be
- * measured. Takes about 0.2 seconds. */
+ * measured. Takes about 0.1 seconds. */
 double disk_rate(const char *folder);
 
 #endif

@@ -15,7 +15,7 @@ struct whole {
     struct rank_alone alone;
 };
 
-/* Which models are taken, how much of them, and by which ranks. */
+/* How a model is opened: what is checked, the room for tokens, and the ranks that hold it. */
 struct whole_choice {
     /* Looks at the numbers that were read, and may change them before the weights are read. */
     int (*check)(void *ctx, struct model *m, const char *path, struct fsdpck_error *err);
