@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the seconds and the memory that `fsdptrain plan` predicts with those of a run, in ten settings.
 
-usage: planner.py BUILD_DIR MODEL_FOLDER WORKDIR [--clock] [--only NUMBER[,NUMBER…]]
+usage: planner.py BUILD_DIR MODEL_FOLDER WORKDIR [--clock] [--only NUMBER[,NUMBER…]] [--rounds N]
 
 Random tokens, all supervised. Of --steps steps the first does not count, because it chooses among ways to compute.
 Each rank has one thread, and measured is the mean processor time of a rank in the fastest step: on a machine that does
 nothing else it is the time on the clock, and on a busy one it changes little. --clock gives ranks all processors, and
-takes the fastest step on the clock. The rates of the machine are measured anew at the beginning, in WORKDIR."""
+takes the fastest step on the clock. The rates of the machine are measured anew for each setting, in WORKDIR: on a
+shared machine the same work may take twice as long a minute later. The table has medians of --rounds rounds."""
 import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -95,20 +97,30 @@ class Bench:
         nranks = int(options[options.index("--ranks") + 1]) if "--ranks" in options else 1
         return min(b - a for a, b in zip(times, times[1:])) / nranks, lines[-1]["pss_bytes"]
 
-    def run(self):
+    def compare(self, setting):
+        """What was predicted and measured: seconds of a step, memory of all ranks."""
         shutil.rmtree(os.path.join(self.a.workdir, "cache"), ignore_errors=True)
+        path, out = self.config(setting)
+        options = setting[5] + ([] if self.a.clock else ["--threads", "1"])
+        plan = self.predict(path, options)
+        seconds, pss = self.measure(path, out, options)
+        return plan["step_seconds"], seconds, plan["all_ranks_bytes"] / pss
+
+    def run(self):
         wanted = [int(n) for n in self.a.only.split(",")] if self.a.only else range(1, len(SETTINGS) + 1)
+        seen = {n: [] for n in wanted}
+        for _ in range(self.a.rounds):
+            for n in wanted:
+                seen[n].append(self.compare(SETTINGS[n - 1]))
         good = 0
-        print(f"{'':4}{'setting':36}{'predicted':>10}{'measured':>10}{'ratio':>7}{'memory':>8}")
+        print(f"{'':4}{'setting':36}{'predicted':>10}{'measured':>10}{'ratio':>7}{'least':>7}{'most':>7}{'memory':>8}")
         for n in wanted:
-            path, out = self.config(SETTINGS[n - 1])
-            options = SETTINGS[n - 1][5] + ([] if self.a.clock else ["--threads", "1"])
-            plan = self.predict(path, options)
-            seconds, pss = self.measure(path, out, options)
-            ratio = plan["step_seconds"] / seconds
+            ratios = sorted(predicted / seconds for predicted, seconds, _ in seen[n])
+            predicted, seconds, memory = (statistics.median(values) for values in zip(*seen[n]))
+            ratio = statistics.median(ratios)
             good += 1 / 1.15 <= ratio <= 1.15
-            print(f"{n:2}  {SETTINGS[n - 1][0]:36}{plan['step_seconds']:8.3f} s{seconds:8.3f} s{ratio:7.2f}"
-                  f"{plan['all_ranks_bytes'] / pss:8.2f}", flush=True)
+            print(f"{n:2}  {SETTINGS[n - 1][0]:36}{predicted:8.3f} s{seconds:8.3f} s{ratio:7.2f}{ratios[0]:7.2f}"
+                  f"{ratios[-1]:7.2f}{memory:8.2f}")
         print(f"within 15 %: {good} of {len(wanted)}")
 
 
@@ -120,6 +132,7 @@ def main():
     p.add_argument("--steps", type=at_least(3), default=4)
     p.add_argument("--clock", action="store_true")
     p.add_argument("--only")
+    p.add_argument("--rounds", type=at_least(1), default=3)
     a = p.parse_args()
     os.makedirs(a.workdir, exist_ok=True)
     Bench(a).run()

@@ -387,7 +387,7 @@ static void a_frozen_model_may_be_rounded(void **state)
 {
     (void)state;
     for (enum fsdpck_dtype base = FSDPCK_FLOAT64; base <= FSDPCK_BFLOAT16; base += SANITIZED ? 2 : 1)
-        for (enum fsdpck_dtype copy = FSDPCK_FLOAT64; copy <= FSDPCK_BFLOAT16; copy++) {
+        for (enum fsdpck_dtype copy = FSDPCK_FLOAT64; copy <= FSDPCK_BFLOAT16; copy += SANITIZED ? 3 : 1) {
             frozen_model(base, copy, false);
             frozen_model(base, copy, true);
         }
