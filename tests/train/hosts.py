@@ -89,6 +89,16 @@ class Hosts(Strategies):
         if moe.bits(out) != want:
             raise Failure("other bits than of one rank")
 
+    def whole_experts_of_tenants(self):
+        model, sections, compare = self.mixtures.uneven_tenants("mixtral")
+        out = self.tmp / "tenants-whole"
+        config = {"model": str(model), "output_dir": str(out), "fsdp": {"expert_parallel": 2},
+                  "data": {"train": str(self.mixtures.data), "seq_len": 32}, **sections}
+        done = self.started((2, 2), [*self.runs, str(self.write(out.name, config)), "-q", "--threads", "1"])
+        if done.returncode:
+            raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
+        compare(out)
+
     def mixed_experts(self):
         """Groups of as many ranks as no host has, and ranks with configs of their own."""
         config = {"model": str(self.mixtures.model_of("mixtral-12")), "output_dir": str(self.tmp / "mixed"),
@@ -171,6 +181,7 @@ class Hosts(Strategies):
             ("qwen3", (3, 3), {"expert_parallel": 3, "sharding_strategy": HYBRID}, "parameters"),
         ):
             self.check(f"experts of {family} whole on hosts {hosts}", self.whole_experts, family, hosts, fsdp, kind)
+        self.check("experts of tenants whole on hosts", self.whole_experts_of_tenants)
         self.check("groups of experts across hosts", self.mixed_experts)
         self.check("bytes between hosts in the metrics", self.counted)
         for hosts in ((3, ), (1, 1), (2, 2), (3, 1), (1, 2, 3), (4, 4), (2, 2, 2, 2)):

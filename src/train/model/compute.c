@@ -287,6 +287,7 @@ int compute_bind(struct compute *c, void *memory, unsigned char *values, float *
     struct bump v = { .base = memory };
     c->parts->alloc(c, &v);
     c->grads = grads;
+    c->values = values; /* group_data of one beside another is the other's */
     if (!c->beside)
         compute_set_values(c, values);
     int rc = allocate_host(c, err);

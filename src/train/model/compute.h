@@ -185,6 +185,7 @@ struct compute {
     const struct expert_owners *owners; /* NULL: this rank computes all experts for its tokens. Borrowed */
     struct expert_inbox inbox;          /* with expert groups */
     struct fsdpck_error exchange_error; /* of the first exchange of tokens that failed */
+    bool serves;                        /* has no micro-batch: compute_micros() computes for other ranks' tokens only */
     float *dweights, *dlogits;          /* (T, top_k); (T, nexperts) */
     struct balance balance;             /* if the load balancing loss is added */
     void *ds, *s_embed;                 /* (T, largest Σ r); (T, r) */
@@ -252,7 +253,8 @@ uint32_t compute_uses(const struct layout *l, uint32_t *nforward, struct compute
  * micro-batch's share of the load balancing loss in the same unit. Adds gradients to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 /* The same for several computations beside one (compute_new_beside()), n > 0. A group is entered once for all of them.
- * Nothing of one depends on another. losses: (n) */
+ * Nothing of one depends on another. With expert groups, all ranks list the same computations in the same order; those
+ * that have no micro-batch on a rank have `serves`. losses: (n), 0 of these */
 int compute_micros(struct compute *const *all, size_t n, const struct compute_hook *hook, double *losses,
                    struct fsdpck_error *err);
 /* Calls the hook as compute_micro() does, and computes only for the tokens of other ranks (model/expert_exchange.h):

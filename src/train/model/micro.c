@@ -89,6 +89,40 @@ struct together {
 
 #define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
 
+/* This rank's experts are there for the tokens of other ranks. A block with such experts is one group. */
+static void serve_group(struct compute *c, uint32_t group, bool backward)
+{
+    if (!c->owners || layout_is_end(c->l, group))
+        return;
+    const int64_t number = layout_block_of(c->l, group);
+    if (!c->l->layers[number].experts)
+        return;
+    c->dtype = layout_dtype(c->l, group);
+    if (backward)
+        block_serve_backward(c, number);
+    else
+        exchange_serve_forward(c, number, true);
+}
+
+static int exchanges_status(const struct together *t, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for
+        EACH(t, c)
+    if (!rc)
+        rc = exchange_status(c, err);
+    return rc;
+}
+
+static void forward_group(struct compute *c, int64_t number, uint32_t group)
+{
+    c->group = group;
+    if (c->serves)
+        serve_group(c, group, false);
+    else
+        replay(c, REPLAY_FORWARD, number, c->parts->block);
+}
+
 static int forward_block(const struct together *t, const struct compute_hook *hook, int64_t number,
                          struct fsdpck_error *err)
 {
@@ -99,13 +133,10 @@ static int forward_block(const struct together *t, const struct compute_hook *ho
             break;
         for
             EACH(t, c)
-            {
-                c->group = g;
-                replay(c, REPLAY_FORWARD, number, c->parts->block);
-            }
+        forward_group(c, number, g);
         compute_leave(hook, g);
     }
-    return rc ? rc : exchange_status(t->some, err);
+    return rc ? rc : exchanges_status(t, err);
 }
 
 /* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
@@ -114,14 +145,15 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
     int rc = 0;
     for
         EACH(t, c)
-    if (!rc)
+    if (!rc && !c->serves)
         rc = c->parts->send(c, err);
     if (!rc)
         rc = compute_enter(hook, 0, err);
     if (!rc) {
         for
             EACH(t, c)
-        c->parts->first(c);
+        if (!c->serves)
+            c->parts->first(c);
         compute_leave(hook, 0);
     }
     for (int64_t i = 0; i < t->some->m->nlayer && !rc; i++)
@@ -130,7 +162,7 @@ static int forward(const struct together *t, const struct compute_hook *hook, st
         rc = compute_enter_end(t->some, hook, err);
     for
         EACH(t, c)
-    if (!rc && c->parts->norm)
+    if (!rc && !c->serves && c->parts->norm)
         c->parts->norm(c);
     return rc;
 }
@@ -143,6 +175,10 @@ static void run_turn(struct compute *c, int64_t number, uint32_t group, enum tur
     if (number < compute_first_layer(c->l))
         return;
     c->group = group;
+    if (c->serves) {
+        serve_group(c, group, true);
+        return;
+    }
     if (turn != TURN_BACKWARD && c->blocks[number].recomputed)
         replay(c, REPLAY_RECOMPUTED, number, c->parts->recompute);
     if (turn != TURN_RECOMPUTE)
@@ -159,7 +195,7 @@ static int take_turn(const struct together *t, const struct compute_hook *hook, 
         EACH(t, c)
     run_turn(c, number, group, turn);
     compute_leave(hook, group);
-    rc = exchange_status(t->some, err);
+    rc = exchanges_status(t, err);
     return rc || turn == TURN_RECOMPUTE ? rc : grads_ready(hook, group, err);
 }
 
@@ -184,7 +220,8 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
     const bool embed = compute_trains_first(whole);
     for
         EACH(t, c)
-    c->parts->norm_backward(c);
+    if (!c->serves)
+        c->parts->norm_backward(c);
     compute_leave_end(t->some, hook);
     int rc = grads_ready(hook, whole->ngroups - 1, err);
     for (int64_t i = t->some->m->nlayer - 1; i >= compute_first_layer(whole) && !rc; i--)
@@ -193,7 +230,7 @@ static int backward(const struct together *t, const struct compute_hook *hook, s
         rc = compute_enter(hook, 0, err);
     for
         EACH(t, c)
-    if (!rc && compute_trains_first(c->l))
+    if (!rc && !c->serves && compute_trains_first(c->l))
         c->parts->first_backward(c);
     if (!rc && reads_first(whole))
         compute_leave(hook, 0);
@@ -244,18 +281,22 @@ static int run_together(const struct together *t, const struct compute_hook *hoo
 {
     for
         EACH(t, c)
-    balance_begin(c);
+    if (!c->serves)
+        balance_begin(c);
     int rc = forward(t, hook, err);
     if (rc)
         return rc;
     for
         EACH(t, c)
-    if (!rc)
+    if (!rc && !c->serves)
         rc = enqueue_loss(c, true, err);
     if (!rc)
         rc = backward(t, hook, err);
-    for (size_t i = 0; i < t->n && !rc; i++)
-        rc = take_results(t->all[i], &losses[i], err);
+    for (size_t i = 0; i < t->n && !rc; i++) {
+        losses[i] = 0;
+        if (!t->all[i]->serves)
+            rc = take_results(t->all[i], &losses[i], err);
+    }
     return rc;
 }
 
@@ -270,20 +311,10 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     return compute_micros(&c, 1, hook, loss, err);
 }
 
-/* This rank's experts are there for the tokens of other ranks. A block with such experts is one group. */
+/* The same for a use of the computation. */
 static int serve_others(struct compute *c, uint32_t use, struct fsdpck_error *err)
 {
-    const uint32_t group = c->uses[use].group;
-    if (!c->owners || layout_is_end(c->l, group))
-        return 0;
-    const int64_t number = layout_block_of(c->l, group);
-    if (!c->l->layers[number].experts)
-        return 0;
-    c->dtype = layout_dtype(c->l, group);
-    if (use < c->nforward)
-        exchange_serve_forward(c, number, true);
-    else
-        block_serve_backward(c, number);
+    serve_group(c, c->uses[use].group, use >= c->nforward);
     return exchange_status(c, err);
 }
 

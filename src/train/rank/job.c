@@ -195,10 +195,14 @@ uint32_t job_ranks_of_copy(const struct job *job)
 
 uint64_t job_trade_nbytes(const struct job *job)
 {
-    return job->config->fsdp.expert_parallel > 1
-               ? exchange_nbytes(&job->model, &job->layout, (int64_t)job->config->fsdp.expert_parallel,
-                                 job_largest_ntok(job))
-               : 0;
+    const int64_t nowners = (int64_t)job->config->fsdp.expert_parallel;
+    uint64_t most = 0;
+    for (size_t i = 0; i < job->ntenants; i++) {
+        const uint64_t nbytes = job_trade_nbytes(job->tenants[i]);
+        most = nbytes > most ? nbytes : most;
+    }
+    return nowners < 2 || job->ntenants ? most
+                                        : exchange_nbytes(&job->model, &job->layout, nowners, job_largest_ntok(job));
 }
 
 struct comm_sizes job_comm_sizes(const struct job *job)

@@ -181,8 +181,7 @@ static uint64_t room_of(const struct job *job, const struct rank_device *where)
     return room > taken ? room - taken : 0;
 }
 
-/* Lets each computation recompute n blocks. */
-static void recompute(struct compute *c, struct compute *const *all, size_t nall, int64_t n)
+void memory_recompute(struct compute *c, struct compute *const *all, size_t nall, int64_t n)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < nall; i++) {
@@ -201,12 +200,12 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
     int rc = 0;
     for (size_t i = 0; i < n; i++)
         most = all[i]->nchoices > most ? all[i]->nchoices : most;
-    recompute(c, all, n, 0);
+    memory_recompute(c, all, n, 0);
     while (most && !rc) {
         rc = memory_count(job, where->device->separate_memory, linked, c, &sizes, err);
         if (rc || memory_sum(&sizes) <= room || recomputed == most)
             break;
-        recompute(c, all, n, ++recomputed);
+        memory_recompute(c, all, n, ++recomputed);
     }
     return rc;
 }

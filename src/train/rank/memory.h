@@ -45,6 +45,8 @@ uint64_t memory_sum(const struct memory_sizes *sizes);
  * memory_aligned() on. */
 int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c,
                   struct compute *const *all, size_t n, struct fsdpck_error *err);
+/* Lets each of these computations recompute n blocks, and counts anew what they need together. */
+void memory_recompute(struct compute *c, struct compute *const *all, size_t nall, int64_t n);
 uint64_t memory_aligned(uint64_t nbytes);
 /* If the memory is too small, the error names the planned, the free and the possible size. The caller frees map->buffer
  * with the device's memory table. */

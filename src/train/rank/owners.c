@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "model/expert_exchange.h"
+#include "rank/memory.h"
 
 struct owners {
     struct expert_owners of;
@@ -112,16 +113,27 @@ uint64_t owners_expert_nbytes(const struct job *job)
     return sum / job->config->fsdp.expert_parallel;
 }
 
-int owners_agree(const struct job *job, struct comm *comm, struct compute *c, struct fsdpck_error *err)
+/* Blocks that memory_choose() has let a computation recompute. */
+static uint64_t nchosen(const struct compute *c)
 {
-    uint64_t all[COMM_MAX_SUM] = { 0 }, most = 0;
+    uint64_t n = 0;
     for (int64_t i = 0; i < c->m->nlayer; i++)
-        all[comm->rank] += c->blocks[i].checkpointing == TRAIN_RECOMPUTE_AUTO && c->blocks[i].recomputed;
-    int rc = job->config->fsdp.expert_parallel > 1 ? comm->ops->sum_u64(comm, all, comm->nranks, err) : 0;
+        n += c->blocks[i].checkpointing == TRAIN_RECOMPUTE_AUTO && c->blocks[i].recomputed;
+    return n;
+}
+
+int owners_agree(const struct job *job, struct comm *comm, struct compute *c, struct compute *const *all, size_t n,
+                 struct fsdpck_error *err)
+{
+    uint64_t chosen[COMM_MAX_SUM] = { 0 }, mine = 0, most = 0;
+    for (size_t i = 0; i < n; i++)
+        mine = nchosen(all[i]) > mine ? nchosen(all[i]) : mine;
+    chosen[comm->rank] = mine;
+    int rc = job->config->fsdp.expert_parallel > 1 ? comm->ops->sum_u64(comm, chosen, comm->nranks, err) : 0;
     for (uint32_t r = 0; r < comm->nranks; r++)
-        most = all[r] > most ? all[r] : most;
-    if (!rc && most > all[comm->rank])
-        compute_recompute(c, (int64_t)most);
+        most = chosen[r] > most ? chosen[r] : most;
+    if (!rc && most > mine)
+        memory_recompute(c, all, n, (int64_t)most);
     return rc;
 }
 
@@ -144,10 +156,16 @@ int owners_new(const struct job *job, struct comm *comm, struct compute *c, stru
     o->of = (struct expert_owners){
         .n = n, .number = number, .first = comm->rank - number, .grads = o->grads, .trade = trade, .ctx = comm
     };
-    for (uint32_t i = 0; i < n; i++)
-        o->grads[i] = comm->near_contributions + (o->of.first + i - comm->near_first) * comm->near_nelem;
+    owners_shift(o, comm, 0);
     c->owners = &o->of;
     return 0;
+}
+
+void owners_shift(struct owners *o, const struct comm *comm, uint32_t shift)
+{
+    const uint32_t place = o->of.first - comm->near_first;
+    for (uint32_t i = 0; i < o->of.n; i++)
+        o->grads[i] = comm->near_contributions + (place + i + comm->nnear - shift) % comm->nnear * comm->near_nelem;
 }
 
 void owners_free(struct owners *o)

@@ -72,19 +72,6 @@ static int tenants_open_computes(struct rank *r, const struct compute_device *wh
     return rc;
 }
 
-static int tenants_choose(struct rank *r, struct fsdpck_error *err)
-{
-    const size_t n = r->job->ntenants;
-    struct compute **all = calloc(n, sizeof *all);
-    if (!all)
-        return fsdpck_error_nomem(err, n * sizeof *all);
-    for (size_t i = 0; i < n; i++)
-        all[i] = r->tenants[i].compute;
-    int rc = memory_choose(r->job, r->where, device_is_linked(r->where, r->host->nranks), r->compute, all, n, err);
-    free(all);
-    return rc;
-}
-
 /* Tenants sample one after another. */
 static uint64_t tenants_samples(const struct rank *r)
 {
@@ -133,6 +120,8 @@ static int view(struct rank *r, size_t i, char *memory, struct fsdpck_error *err
     t->rows = NULL;
     int rc = compute_bind(c, memory, r->comm->values, r->comm->contribution, err);
     if (!rc)
+        rc = owners_new(t->job, r->comm, c, &t->owners, err);
+    if (!rc)
         rc = find_at_rest(r, t, err);
     return rc ? rc : make_slices(t, err);
 }
@@ -154,6 +143,7 @@ static void tenants_close(struct rank *r)
     for (size_t i = 0; r->tenants && i < r->job->ntenants; i++) {
         struct rank *t = &r->tenants[i];
         compute_free(t->compute);
+        owners_free(t->owners);
         free(t->rest_at);
         free(t->slices);
         free(t->group_slices);
@@ -210,6 +200,23 @@ static int share_ring(struct rank *r, struct memory_sizes *sizes, char **out, st
     return 0;
 }
 
+/* How many blocks are recomputed: of the rank's computation, or of those of all tenants. */
+static int choose_recomputed(struct rank *r, struct fsdpck_error *err)
+{
+    const struct job *job = r->job;
+    const size_t n = r->tenants ? job->ntenants : 1;
+    struct compute **all = calloc(n, sizeof *all);
+    if (!all)
+        return fsdpck_error_nomem(err, n * sizeof *all);
+    for (size_t i = 0; i < n; i++)
+        all[i] = r->tenants ? r->tenants[i].compute : r->compute;
+    int rc = memory_choose(job, r->where, device_is_linked(r->where, r->host->nranks), r->compute, all, n, err);
+    if (!rc)
+        rc = owners_agree(job, r->host, r->compute, all, n, err);
+    free(all);
+    return rc;
+}
+
 /* Allocates device memory, and pinned memory for copies back. */
 static int take_memory(struct rank *r, struct fsdpck_error *err)
 {
@@ -218,10 +225,7 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     const bool linked = device_is_linked(r->where, r->host->nranks);
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES], *ring = NULL;
-    int rc =
-        r->tenants ? tenants_choose(r, err) : memory_choose(r->job, r->where, linked, r->compute, &r->compute, 1, err);
-    if (!rc)
-        rc = owners_agree(r->job, r->host, r->compute, err);
+    int rc = choose_recomputed(r, err);
     if (!rc)
         rc = memory_count(r->job, device->separate_memory, linked, r->compute, &sizes, err);
     if (!rc && r->tenants && device->separate_memory)
@@ -428,7 +432,7 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = make_slices(r, err);
     if (!rc && !r->tenants)
         rc = compute_bind(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
-    if (!rc)
+    if (!rc && !r->tenants)
         rc = owners_new(job, r->comm, r->compute, &r->owners, err);
     if (!rc)
         rc = gather_new(job, r->linked, r->comm, r->compute, r->memory->ring, &r->gather, err);

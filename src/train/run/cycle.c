@@ -10,6 +10,7 @@
 
 #include "comm/reducer.h"
 #include "rank/gather.h"
+#include "rank/owners.h"
 #include "run/agree.h"
 #include "run/control.h"
 #include "run/course.h"
@@ -42,7 +43,7 @@ struct cycle {
     struct rank *rank;
     struct tenant *tenants; /* (n) */
     size_t n;
-    struct compute **computes; /* (n) scratch: those that have a micro-batch on this rank in this cycle */
+    struct compute **computes; /* (n) scratch: those that compute on this rank in this cycle */
     double *losses;            /* (n) */
     struct course *writing;
     struct control control; /* of the whole run */
@@ -212,6 +213,8 @@ static void begin_wave(struct cycle *c, struct tenant *t)
     const struct comm *comm = t->rank->comm;
     const uint32_t n = comm->nnear, place = n ? comm->rank - comm->near_first : 0;
     t->number = n ? comm->near_first + (place + n - c->turned % n) % n : comm->rank;
+    if (t->rank->owners)
+        owners_shift(t->rank->owners, comm, c->turned % n);
     c->turned += in_wave(t);
     t->packet = step_packet(&t->plan, packet_nmicros(t), t->wave, t->number);
     t->mine = 0;
@@ -290,6 +293,12 @@ static int begin_turns(struct cycle *c, struct fsdpck_error *err)
     return rc;
 }
 
+/* True if this rank computes for the tenant in this cycle: its own micro-batch, or tokens of other ranks. */
+static bool works_for(const struct tenant *t)
+{
+    return t->joins && (micro_of(t) || t->rank->owners);
+}
+
 static int compute(struct cycle *c, struct fsdpck_error *err)
 {
     const struct compute_hook hook = gather_hook(c->rank->gather);
@@ -297,10 +306,11 @@ static int compute(struct cycle *c, struct fsdpck_error *err)
     int rc = 0;
     for (size_t i = 0; i < c->n && !rc; i++) {
         struct tenant *t = &c->tenants[i];
-        const struct micro_batch *micro = t->joins ? micro_of(t) : NULL;
-        if (!micro)
+        if (!works_for(t))
             continue;
-        rc = rank_fill(t->rank, t->rank->job->data, &t->plan, micro, err);
+        const struct micro_batch *micro = micro_of(t);
+        rc = micro ? rank_fill(t->rank, t->rank->job->data, &t->plan, micro, err) : 0;
+        t->rank->compute->serves = !micro;
         c->computes[n++] = t->rank->compute;
     }
     if (rc)
@@ -309,9 +319,13 @@ static int compute(struct cycle *c, struct fsdpck_error *err)
     c->changed = false;
     rc = n ? compute_micros(c->computes, n, &hook, c->losses, err) : compute_skip(c->rank->compute, &hook, err);
     n = 0;
-    for (size_t i = 0; i < c->n && !rc; i++)
-        if (c->tenants[i].joins && micro_of(&c->tenants[i]))
-            c->tenants[i].mine += c->losses[n++];
+    for (size_t i = 0; i < c->n && !rc; i++) {
+        struct tenant *t = &c->tenants[i];
+        if (!works_for(t))
+            continue;
+        t->mine += c->losses[n++];
+        t->rank->compute->serves = false; /* evaluations and samples are computed with it too */
+    }
     return rc;
 }
 

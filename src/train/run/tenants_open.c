@@ -79,8 +79,6 @@ static int check(const struct train_config *first, const struct train_options *o
     if (first->automatic)
         return REFUSE("key 'tenants': with tenants no setting of fsdp or train is \"auto\", but for "
                       "fsdp.activation_checkpointing");
-    if (first->fsdp.expert_parallel > 1)
-        return REFUSE("key 'fsdp.expert_parallel': the experts of a run with tenants are not whole on ranks");
     if (first->fsdp.offload)
         return REFUSE("key 'fsdp.offload': the state of tenants stays in memory");
     return 0;

@@ -39,6 +39,7 @@ static int plan_joint(const struct job *joint, struct train_tenants_plan *out, s
         out->base_nbytes += sizes.buffer_nbytes / job_nsharing(joint);
         out->gathered_cycle_nbytes = sizes.received_nbytes;
     }
+    out->base_nbytes += job_trade_nbytes(joint);
     out->peak_nbytes = out->base_nbytes;
     for (size_t i = 0; i < out->n; i++)
         out->peak_nbytes += out->tenants[i].own_nbytes;
