@@ -178,7 +178,8 @@ class Hosts(Strategies):
         self.check("ranks of one host with several names", self.apart)
         for family, hosts, fsdp, kind in (
             ("mixtral", (2, ), {"expert_parallel": 2}, "LoRA"), ("gpt_oss", (2, 2), {"expert_parallel": 2}, "full"),
-            ("qwen3", (3, 3), {"expert_parallel": 3, "sharding_strategy": HYBRID}, "parameters"),
+            ("qwen3", (3, 3),
+             {"expert_parallel": 3, "sharding_strategy": HYBRID, "auto_wrap_policy": "HALF_BLOCK_WRAP"}, "parameters"),
         ):
             self.check(f"experts of {family} whole on hosts {hosts}", self.whole_experts, family, hosts, fsdp, kind)
         self.check("experts of tenants whole on hosts", self.whole_experts_of_tenants)

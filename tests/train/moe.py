@@ -49,6 +49,9 @@ APART = (  # ranks and options, fsdp: experts that are whole on ranks
                                             "dp_shard_size": 2}),
     (("--ranks", "6", "--gather", "copy", "--threads", "1"), {"expert_parallel": 2, "auto_wrap_policy": "NO_WRAP"}),
     (("--ranks", "4", "--gather", "copy", "--threads", "1"), {"expert_parallel": 2, "sharding_strategy": "NO_SHARD"}),
+    (("--ranks", "6", "--gather", "copy", "--threads", "1"),
+     {"expert_parallel": 3, "auto_wrap_policy": "HALF_BLOCK_WRAP", "activation_checkpointing": "block"}),
+    (("--ranks", "2", "--gather", "copy"), {"expert_parallel": 2, "auto_wrap_policy": "LINEAR_WRAP"}),
 )
 REFUSED = (  # title, words, keys of config.json, sections of the config
     ("jitter", "key 'router_jitter_noise' changes the maths", {"router_jitter_noise": 0.1}, {}),
@@ -100,8 +103,6 @@ REFUSED_APART = (  # words behind "key 'fsdp.expert_parallel': ", as above, opti
     ("the shard groups of fsdp.policy", {"num_local_experts": 4},
      {"fsdp": {**WHOLE["fsdp"], "policy": [{"modules": ["layers.1"], "sharding_strategy": "NO_SHARD"}]}},
      "--ranks", "2", "--gather", "copy"),
-    ("a block with experts is one group", {"num_local_experts": 4},
-     {"fsdp": {**WHOLE["fsdp"], "auto_wrap_policy": "HALF_BLOCK_WRAP"}}, "--ranks", "2", "--gather", "copy"),
 )
 
 
@@ -333,6 +334,8 @@ class Moe(Tests):
         for n, (options, fsdp) in enumerate((
             (("--ranks", "2"), {"expert_parallel": 2}),
             (("--ranks", "4", "--gather", "copy"), {"expert_parallel": 2, "activation_checkpointing": "block"}),
+            (("--ranks", "4", "--gather", "copy", "--threads", "1"),
+             {"expert_parallel": 4, "policy": [{"modules": ["layers.1.self_attn"], "reshard_after_forward": False}]}),
             (("--ranks", "6", "--threads", "1"), {"expert_parallel": 3}))):
             compare(self.train(f"tenants-apart-{n}", model, *options, fsdp=fsdp, **sections)[0])
 

@@ -89,13 +89,14 @@ struct together {
 
 #define EACH(t, c) (struct compute *const *at_ = (t)->all, *c; at_ < (t)->all + (t)->n && (c = *at_, true); at_++)
 
-/* This rank's experts are there for the tokens of other ranks. A block with such experts is one group. */
+/* This rank's experts are there for the tokens of other ranks. They are in the last group of their block, which its
+ * backward pass enters once. */
 static void serve_group(struct compute *c, uint32_t group, bool backward)
 {
     if (!c->owners || layout_is_end(c->l, group))
         return;
     const int64_t number = layout_block_of(c->l, group);
-    if (!c->l->layers[number].experts)
+    if (!c->l->layers[number].experts || group != layout_last_group(c->l, number))
         return;
     c->dtype = layout_dtype(c->l, group);
     if (backward)

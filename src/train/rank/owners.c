@@ -70,14 +70,6 @@ static int check_numbers(const struct job *job, struct fsdpck_error *err)
     return 0;
 }
 
-static bool is_cut(const struct job *job)
-{
-    for (int64_t i = 0; i < job->model.nlayer; i++)
-        if (job->layout.layers[i].experts && layout_is_cut(&job->layout, i))
-            return true;
-    return false;
-}
-
 int owners_check(const struct job *job, struct fsdpck_error *err)
 {
     const struct train_options *opt = job->opt;
@@ -96,8 +88,6 @@ int owners_check(const struct job *job, struct fsdpck_error *err)
         return refuse("a run of several hosts with whole experts ends if ranks are lost, and has no --elastic", err);
     if (job_offloads_params(job))
         return refuse("experts in the file of fsdp.offload_params are not whole on ranks", err);
-    if (is_cut(job))
-        return refuse("a block with experts is one group: fsdp.policy and fsdp.auto_wrap_policy may not cut it", err);
     if (is_spread(job))
         return refuse("with it, the shard groups of fsdp.policy have as many ranks as those of fsdp", err);
     return 0;
