@@ -341,8 +341,7 @@ class Moe(Tests):
 
     def served(self, family):
         model = self.model_of(family)
-        found = [bits_of(self.tool, model, self.tmp / f"{family}-served-{n}", n, train_mlp=family != "gpt_oss")
-                 for n in (1, 3)]
+        found = [bits_of(self.tool, model, self.tmp / f"{family}-served-{n}", n) for n in (1, 3)]
         if found[0] != found[1]:
             raise Failure("other bits at 3 ranks")
 
@@ -580,6 +579,10 @@ class Moe(Tests):
         rows = 32 * 3  # of the largest micro-batch
         if apart["token_message_bytes"] < rows * 2 * 2 * (HIDDEN + INNER):
             raise Failure(f"token_message_bytes: {apart['token_message_bytes']}")
+        step = self.planned_as(*gathers, "--set", "fsdp.expert_parallel=4")["exchanged_token_bytes_per_step"]
+        rows_of_half = apart["exchanged_token_bytes_per_step"]  # of 2 ranks, one has the experts; of 4, three
+        if all_of["exchanged_token_bytes_per_step"] or not 0 < rows_of_half * 1.45 < step < rows_of_half * 1.55:
+            raise Failure(f"exchanged_token_bytes_per_step: {rows_of_half}, {step}")
         rates = ["--ranks", "4", "--device", "cpu", "--rates", str(RATES)]
         seconds = [self.planned_as(*rates, "--set", f"fsdp.expert_parallel={n}")["step_seconds"] for n in (1, 2, 4)]
         if not seconds[0] < seconds[1] < seconds[2] < 2 * seconds[0]:  # messages cost time, and not much of it

@@ -13,70 +13,78 @@
 
 /* ---- Its config */
 
-static void add_name(json_t *names, const struct linear *lin)
+/* target_modules and target_parameters as PEFT has them: ends of names. */
+struct targets {
+    json_t *modules, *parameters;
+    bool apart; /* experts as parameters where they are modules too: other layers by their whole paths */
+};
+
+static void add_name(json_t *names, const char *name)
 {
-    const char *name = strrchr(lin->path, '.') + 1;
     for (size_t i = 0; i < json_array_size(names); i++)
         if (strcmp(json_string_value(json_array_get(names, i)), name) == 0)
             return;
     json_array_append_new(names, json_string(name));
 }
 
-static void add_mlp(json_t *names, const struct mlp *x)
+static void add_linear(struct targets *t, const struct linear *lin)
 {
-    add_name(names, &x->gate);
-    if (!x->joined)
-        add_name(names, &x->up);
-    add_name(names, &x->down);
+    add_name(t->modules, t->apart ? lin->path : strrchr(lin->path, '.') + 1);
 }
 
-bool adapter_fits_mlp(const struct serve *s)
+static void add_mlp(struct targets *t, const struct mlp *x)
 {
-    bool fits = true;
-    for (int64_t i = 0; i < s->job.model.nlayer; i++) {
-        const struct layer *l = &s->job.layout.layers[i];
-        fits &= !l->experts || !l->experts[0].gate.bare;
-    }
-    return fits;
+    add_linear(t, &x->gate);
+    add_linear(t, &x->up);
+    add_linear(t, &x->down);
 }
 
-static int add_mlps(json_t *names, const struct serve *s, struct fsdpck_error *err)
+/* The experts of gpt-oss are no modules. */
+static void add_experts(struct targets *t, const struct layer *l)
 {
-    if (!adapter_fits_mlp(s))
-        return fsdpck_error_set(
-            err, FSDPCK_ERR_UNSUPPORTED, NULL,
-            "train_mlp: the experts of this model take no adapters here; train_mlp false leaves them out");
-    for (int64_t i = 0; i < s->job.model.nlayer; i++) {
-        const struct layer *l = &s->job.layout.layers[i];
-        add_mlp(names, l->experts ? &l->experts[0] : &l->mlp);
-        if (l->shares)
-            add_mlp(names, &l->shared);
+    if (!t->apart && !l->experts[0].gate.bare) {
+        add_mlp(t, &l->experts[0]);
+        return;
     }
-    return 0;
+    add_name(t->parameters, "mlp.experts.gate_up_proj");
+    add_name(t->parameters, "mlp.experts.down_proj");
 }
 
-/* target_modules as PEFT has them: the last part of the modules' paths. */
-static int targets_of(const struct serve *s, const struct serve_lora *lora, json_t **out, struct fsdpck_error *err)
+static void add_layer(struct targets *t, const struct layer *l, const struct serve_lora *lora)
 {
-    json_t *names = json_array();
-    int rc = 0;
-    for (int64_t i = 0; lora->attention && i < s->job.model.nlayer; i++) {
-        const struct layer *l = &s->job.layout.layers[i];
-        const struct linear *const all[] = { &l->q, &l->k, &l->v, &l->o };
-        for (size_t k = 0; k < 4; k++)
-            add_name(names, all[k]);
-    }
-    if (lora->mlp)
-        rc = add_mlps(names, s, err);
+    const struct linear *const attention[] = { &l->q, &l->k, &l->v, &l->o };
+    for (size_t k = 0; lora->attention && k < 4; k++)
+        add_linear(t, attention[k]);
+    if (!lora->mlp)
+        return;
+    if (l->experts)
+        add_experts(t, l);
+    else
+        add_mlp(t, &l->mlp);
+    if (l->shares)
+        add_mlp(t, &l->shared);
+}
+
+/* The section "lora"; owned. NULL: *err is set. */
+static json_t *lora_section(const struct serve *s, const struct serve_lora *lora, bool apart, struct fsdpck_error *err)
+{
+    struct targets t = { json_array(), json_array(), apart };
+    for (int64_t i = 0; i < s->job.model.nlayer; i++)
+        add_layer(&t, &s->job.layout.layers[i], lora);
     if (lora->head)
-        json_array_append_new(names, json_string("lm_head"));
-    if (!rc && json_array_size(names) == 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                              "an adapter of nothing: train_attn, train_mlp and train_unembed are all false");
-    if (rc)
-        json_decref(names);
-    *out = rc ? NULL : names;
-    return rc;
+        add_name(t.modules, "lm_head");
+    const size_t n = json_array_size(t.modules) + json_array_size(t.parameters);
+    json_t *out = json_pack("{s:I, s:f, s:o, s:o}", "r", (json_int_t)lora->rank, "lora_alpha", lora->alpha,
+                            "target_modules", t.modules, "target_parameters", t.parameters);
+    if (out && n)
+        return out;
+    json_decref(out);
+    if (n)
+        fsdpck_error_nomem(err, n);
+    else
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                         "an adapter of nothing: train_attn, train_mlp and train_unembed are all false");
+    return NULL;
 }
 
 static json_t *base_config(const struct serve *s, uint64_t seed)
@@ -88,36 +96,31 @@ static json_t *base_config(const struct serve *s, uint64_t seed)
                      recompute ? "block" : "none", "train", "weight_decay_on", "all");
 }
 
-int adapter_config_of(const struct serve *s, const struct serve_lora *lora, struct train_config *out,
+int adapter_config_of(const struct serve *s, const struct serve_lora *lora, bool apart, struct train_config *out,
                       struct fsdpck_error *err)
 {
-    json_t *targets = NULL, *root = base_config(s, lora->seed);
     *out = (struct train_config){ 0 };
-    int rc = root ? targets_of(s, lora, &targets, err) : fsdpck_error_nomem(err, sizeof *root);
-    if (!rc && (lora->rank < 1 || lora->rank > s->max_rank)) {
-        json_decref(targets);
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "an adapter of rank %llu; this server takes 1 to %llu",
-                              (unsigned long long)lora->rank, (unsigned long long)s->max_rank);
+    if (lora->rank < 1 || lora->rank > s->max_rank)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "an adapter of rank %llu; this server takes 1 to %llu",
+                                (unsigned long long)lora->rank, (unsigned long long)s->max_rank);
+    json_t *section = lora_section(s, lora, apart, err), *root = section ? base_config(s, lora->seed) : NULL;
+    if (!section)
+        return err->code;
+    if (!root) {
+        json_decref(section);
+        return fsdpck_error_nomem(err, sizeof *root);
     }
-    if (rc) {
-        json_decref(root);
-        return rc;
-    }
-    json_object_set_new(root, "lora",
-                        json_pack("{s:I, s:f, s:o}", "r", (json_int_t)lora->rank, "lora_alpha", lora->alpha,
-                                  "target_modules", targets));
+    json_object_set_new(root, "lora", section);
     return train_config_take("fsdptrain serve", root, out, err);
 }
 
 static int check_kind(const struct serve *s, const char *path, const struct train_lora_config *lora,
                       struct fsdpck_error *err)
 {
-    if (lora->use_dora || lora->nmodules_to_save || lora->ntarget_parameters)
+    if (lora->use_dora || lora->nmodules_to_save)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
-                                "an adapter with %s; LoRA of linear layers alone is served",
-                                lora->use_dora             ? "DoRA"
-                                : lora->ntarget_parameters ? "target_parameters"
-                                                           : "modules_to_save");
+                                "an adapter with %s; LoRA of linear layers and experts alone is served",
+                                lora->use_dora ? "DoRA" : "modules_to_save");
     if (lora->r > s->max_rank)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "an adapter of rank %llu; this server takes up to %llu",
                                 (unsigned long long)lora->r, (unsigned long long)s->max_rank);
@@ -148,7 +151,7 @@ int adapter_layout(const struct serve *s, const struct train_config *config, str
     if (!rc && (out->embed.r || out->params[out->embed.w].trainable)) {
         layout_free(out);
         rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                              "an adapter of the embedding; LoRA of linear layers alone is served");
+                              "an adapter of the embedding; LoRA of linear layers and experts alone is served");
     }
     return rc;
 }
@@ -213,7 +216,7 @@ static struct serve_lora describe(const struct held *h)
         const struct layer *l = &h->job.layout.layers[i];
         const struct mlp *x = l->experts ? &l->experts[0] : &l->mlp;
         lora.attention |= l->q.r || l->k.r || l->v.r || l->o.r;
-        lora.mlp |= x->gate.r || x->up.r || x->down.r || (l->shares && l->shared.down.r);
+        lora.mlp |= x->gate.r || x->up.r || x->down.r || l->router.r || (l->shares && l->shared.down.r);
     }
     lora.head = h->job.layout.head.r > 0;
     return lora;
@@ -250,8 +253,8 @@ static int make_from(struct lane *lane, const struct serve_from *from, const str
                      struct held **out, struct fsdpck_error *err)
 {
     struct train_config config;
-    int rc =
-        from->path ? config_from(lane->s, from->path, &config, err) : adapter_config_of(lane->s, lora, &config, err);
+    int rc = from->path ? config_from(lane->s, from->path, &config, err)
+                        : adapter_config_of(lane->s, lora, false, &config, err);
     if (rc) {
         train_config_free(&config);
         return rc;
@@ -371,7 +374,7 @@ int serve_check_room(struct serve *s, const struct serve_lora *lora, struct fsdp
 {
     struct train_config config;
     struct layout l = { 0 };
-    int rc = adapter_config_of(s, lora, &config, err);
+    int rc = adapter_config_of(s, lora, false, &config, err);
     if (!rc)
         rc = adapter_layout(s, &config, &l, err);
     const uint64_t nbytes = rc ? 0 : layout_own_nbytes(&l) + rank_beside_nbytes(&l), free_nbytes = host_memory(1);

@@ -69,26 +69,35 @@ static int open_world(struct serve *s, struct fsdpck_error *err)
     return rc ? rc : comm_world_new(s->nranks, sizes, s->job_status, &s->world, err);
 }
 
-/* The memory that a rank's computations share: that of the largest adapter. */
-static int measure(struct serve *s, struct fsdpck_error *err)
+/* The memory that the computation of the largest adapter takes. apart: with experts as parameters. */
+static int measure_adapter(struct serve *s, bool apart, uint64_t *nbytes, struct fsdpck_error *err)
 {
-    struct serve_lora largest = {
-        .rank = s->max_rank, .alpha = 1, .attention = true, .mlp = adapter_fits_mlp(s), .head = true
-    };
+    const struct serve_lora largest = { .rank = s->max_rank, .alpha = 1, .attention = true, .mlp = true, .head = true };
     const struct rank *r = s->lanes[0].rank;
     struct train_config config = { 0 };
     struct layout l = { 0 };
     struct compute *c = NULL;
-    int rc = adapter_config_of(s, &largest, &config, err);
+    int rc = adapter_config_of(s, &largest, apart, &config, err);
     if (!rc)
         rc = adapter_layout(s, &config, &l, err);
     if (!rc)
         rc = compute_new_beside(r->compute, &s->job.model, &l, &config, (int64_t)s->seq_len, (size_t)s->seq_len, &c,
                                 err);
-    s->activation_nbytes = rc ? 0 : c->nbytes;
+    *nbytes = rc ? 0 : c->nbytes;
     compute_free(c);
     layout_free(&l);
     train_config_free(&config);
+    return rc;
+}
+
+/* The memory that a rank's computations share: that of the largest adapter of either kind. */
+static int measure(struct serve *s, struct fsdpck_error *err)
+{
+    uint64_t modules = 0, parameters = 0;
+    int rc = measure_adapter(s, false, &modules, err);
+    if (!rc)
+        rc = measure_adapter(s, true, &parameters, err);
+    s->activation_nbytes = modules > parameters ? modules : parameters;
     return rc;
 }
 

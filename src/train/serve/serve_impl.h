@@ -80,11 +80,10 @@ int adapter_load(struct lane *lane, struct serve_task *t);
 int adapter_freeze(struct lane *lane, struct serve_task *t);
 int adapter_begin_base(struct serve *s, struct serve_adapter *a, struct fsdpck_error *err);
 void held_free(struct serve *s, struct held *h); /* NULL does nothing */
-/* The config of a new adapter; owned. */
-int adapter_config_of(const struct serve *s, const struct serve_lora *lora, struct train_config *out,
+/* The config of a new adapter; owned. apart: with the experts' weights as parameters in any case, as an adapter that is
+ * loaded may have them. */
+int adapter_config_of(const struct serve *s, const struct serve_lora *lora, bool apart, struct train_config *out,
                       struct fsdpck_error *err);
-/* False: the experts of the base take no adapters. */
-bool adapter_fits_mlp(const struct serve *s);
 /* The layout of an adapter that is placed nowhere. */
 int adapter_layout(const struct serve *s, const struct train_config *config, struct layout *out,
                    struct fsdpck_error *err);
