@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Times LoRA steps on mixtures of experts, against PyTorch + transformers + PEFT with each of transformers' ways to
-compute experts, and against a dense model with as many products a token.
+compute experts, and against a dense model with as many products a token. The row "2 ranks" needs no PyTorch
+(moe_ranks.py): experts that are gathered against experts that are whole on ranks.
 
-usage: moe.py BUILD_DIR WORKDIR --python PYTHON_WITH_TORCH [--rounds 2] [--steps 3] [--threads 2] [--only ROW]
+usage: moe.py BUILD_DIR WORKDIR [--python PYTHON_WITH_TORCH] [--rounds 2] [--steps 3] [--threads 2] [--only ROW]
 
 Models are Qwen3-MoE's and Qwen3's, of two layers and random weights, made by transformers. A step is 2,048 tokens in
 rows of 512; adapters are those of attention. Each round runs every contender of a row in turn; the first step of a run
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 
+import moe_ranks
 from train import Bench
 from training import at_least, write_plan, write_rows
 
@@ -25,6 +27,7 @@ ROWS = {  # experts, top k, width of an expert, dtype, modes of the peer
     "16 experts, top 2, fp32": (16, 2, 1024, "fp32", ("fp32",)),
     "128 experts, top 8, bf16": (128, 8, 512, "bf16", ("bf16", "autocast")),
 }
+RANKS = "2 ranks"
 WAYS = ("eager", "grouped_mm")  # of transformers
 MAKE = """
 import json, sys, torch
@@ -89,19 +92,24 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build")
     p.add_argument("workdir")
-    p.add_argument("--python", required=True)
+    p.add_argument("--python", help=f"for all rows but {RANKS!r}")
     p.add_argument("--rounds", type=at_least(1), default=2)
     p.add_argument("--steps", type=at_least(2), default=3)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--only")
     a = p.parse_args()
-    names = [a.only] if a.only else list(ROWS)
-    if unknown := [n for n in names if n not in ROWS]:
-        sys.exit(f"--only: no row is called {unknown[0]!r}; there are {', '.join(map(repr, ROWS))}")
+    names = [a.only] if a.only else [*ROWS, RANKS]
+    if unknown := [n for n in names if n not in (*ROWS, RANKS)]:
+        sys.exit(f"--only: no row is called {unknown[0]!r}; there are {', '.join(map(repr, (*ROWS, RANKS)))}")
+    if names != [RANKS] and not a.python:
+        p.error(f"all rows but {RANKS!r} need --python")
     os.makedirs(a.workdir, exist_ok=True)
     bench = Moe(a)
     for name in names:
-        bench.row(name)
+        if name == RANKS:
+            moe_ranks.row(name, bench.tool, bench.path("moe-ranks"), a.rounds, a.steps, ATTENTION)
+        else:
+            bench.row(name)
 
 
 if __name__ == "__main__":
