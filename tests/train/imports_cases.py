@@ -24,7 +24,8 @@ TAKEN = [
             "activation_checkpointing": "none",
             "auto_wrap_policy": "SIZE_BASED_WRAP",
             "min_num_params": 100000,
-            "offload": "cpu"
+            "offload": "cpu",
+            "offload_params": True
         },
         "dtype": {
             **BF16, "reduce": "bf16"

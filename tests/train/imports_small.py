@@ -17,7 +17,8 @@ SMALL = [
         "fsdp.dp_replicate_size": None
     }, None),
     ("[training]\nenable_cpu_offload = true\n[parallelism]\ndata_parallel_replicate_degree = 1\n", {
-        "fsdp.offload": "cpu"
+        "fsdp.offload": "cpu",
+        "fsdp.offload_params": True
     }, 'training.enable_cpu_offload true: fsdp.offload is "cpu": '),
     ("[parallelism]\ndata_parallel_replicate_degree = 2\nfsdp_reshard_after_forward = \"never\"\n", {
         "fsdp.sharding_strategy": "HYBRID_SHARD_ZERO2",
@@ -73,7 +74,8 @@ SMALL = [
     ("distributed_type: FSDP\nnum_machines: 2\n", {}, "num_machines 2: ranks on several machines"),
     ("seed: 1\nfsdp: full_shard auto_wrap offload\n", {
         "fsdp.sharding_strategy": "FULL_SHARD",
-        "fsdp.offload": "cpu"
+        "fsdp.offload": "cpu",
+        "fsdp.offload_params": True
     }, 'fsdp "full_shard auto_wrap offload": fsdp.offload is "cpu": '),
     ("seed: 1\nfsdp: [shard_grad_op]\nfsdp_config: {backward_prefetch: backward_pre}\n", {
         "fsdp.sharding_strategy": "SHARD_GRAD_OP",
@@ -205,7 +207,8 @@ SMALL = [
      {
         "fsdp.sharding_strategy": "SHARD_GRAD_OP",
         "dtype.reduce": "bf16",
-        "fsdp.offload": "cpu"
+        "fsdp.offload": "cpu",
+        "fsdp.offload_params": True
     }, 'fsdp_config.offload_params true: fsdp.offload is "cpu": '),
     ("base_model: m\nfsdp_config: {state_dict_type: SHARDED_STATE_DICT}\n", {
         "fsdp.sharding_strategy": "FULL_SHARD"

@@ -32,6 +32,16 @@ ON_DEVICE = [(CASES[0], 1, {"offload": "cpu"}, "late"), (CASES[1], 2, {"offload"
              (CASES[2], 3, {"offload": "cpu", "offload_gradients": True, "sharding_strategy": "SHARD_GRAD_OP", **SOME},
               "late"),
              (CASES[4], 2, {}, "late"), (CASES[4], 2, {"offload": "cpu"}, "slow")]
+# The same with parameters in host memory.
+RESTS = {"offload": "cpu", "offload_params": True}
+PARAMS_ON_DEVICE = [(CASES[0], 1, {}, "late"), (CASES[0], 2, {"offload_gradients": True}, "slow"),
+                    (CASES[1], 3, SOME, "early"), (CASES[0], 3, {"offload_optimizer": False}, "late"),
+                    (CASES[2], 3, {"sharding_strategy": "SHARD_GRAD_OP"}, "slow"),
+                    (CASES[1], 4, {"sharding_strategy": "HYBRID_SHARD", "dp_shard_size": 2}, "late"),
+                    (CASES[0], 3, {"sharding_strategy": "NO_SHARD"}, "early"),
+                    (CASES[1], 4, {"reshard_after_forward": 2, "offload_optimizer": False}, "late"),
+                    (CASES[3], 2, {}, "late"), (CASES[4], 3, {}, "early"), (CASES[5], 2, {}, "slow"),
+                    (CASES[5], 1, {"offload_optimizer": False}, "late")]
 
 
 def open_files(pid):
@@ -82,15 +92,18 @@ class Offload(Tests):
             self.run(path, "-q")
         return out
 
-    def bits(self, case, ranks, fsdp):
+    def bits(self, case, ranks, fsdp, copies=True):
         path, out = self.config(case, "bits", self.offloaded(**fsdp))
-        self.run(path, "-q", "--ranks", str(ranks), "--threads", "1", *(["--gather", "copy"] if fsdp else []))
+        gather = ["--gather", "copy"] if fsdp and copies else []
+        self.run(path, "-q", "--ranks", str(ranks), "--threads", "1", *gather)
         self.same(out, self.plain(case))
         shutil.rmtree(out)
 
     def ordered(self, case, ranks, fsdp, order):
         os.environ["FSDPTRAIN_GUARDED_ORDER"] = order
         self.bits(case, ranks, fsdp)
+        if "offload_params" in fsdp:  # devices without links gather from the memory that the ranks of the host share
+            self.bits(case, ranks, fsdp, copies=False)
 
     def resumed(self, case, more):
         """In memory, in a file, on another number of ranks with more in files, in memory."""
@@ -329,16 +342,21 @@ class Offload(Tests):
     def on_device(self):
         for case, ranks, fsdp, order in ON_DEVICE:
             self.check(f"{case} {ranks} {fsdp} {order}", self.ordered, case, ranks, fsdp, order)
+        for case, ranks, fsdp, order in PARAMS_ON_DEVICE:
+            self.check(f"parameters {case} {ranks} {fsdp} {order}", self.ordered, case, ranks, {**RESTS, **fsdp}, order)
         self.check("resumed", self.resumed, CASES[1], {"offload": "cpu", "offload_gradients": True})
+        for case in (CASES[0], CASES[5]):
+            self.check(f"parameters {case} resumed", self.resumed, case, RESTS)
         self.check("refused", self.refused_on_device)
         self.check("plan", self.planned_on_device)
+        self.check("plan, parameters", self.planned_params_on_device)
         self.check("search", self.searched_on_device)
         self.check("view", self.said_on_device)
 
     def refused_on_device(self):
-        path, _ = self.config(CASES[0], "refused", self.offloaded(offload="cpu", offload_params=True))
+        path, _ = self.config(CASES[0], "refused", self.offloaded(offload_params=True))
         said = self.run(path, "-q", want=2).stderr
-        if "key 'fsdp.offload_params' works for ranks on processors" not in said:
+        if "key 'fsdp.offload_params': ranks on devices keep parameters in host memory, not in a folder" not in said:
             raise Failure(said)
 
     def searched_on_device(self):
@@ -373,6 +391,24 @@ class Offload(Tests):
         if on_disk["peak_bytes"] != outside["peak_bytes"] or on_disk["offload_host_bytes"] > LEAST or (
                 on_disk["offload_file_bytes"] + on_disk["offload_host_bytes"] != outside["offload_host_bytes"]):
             raise Failure(f"{on_disk} {outside}")
+
+    def planned_params_on_device(self):
+        """Shards leave the device for pinned memory; a single rank gathers groups then."""
+        def plan(ranks, **fsdp):
+            path, _ = self.config(CASES[1], "planned", self.offloaded(offload="cpu", **fsdp))
+            done = subprocess.run([self.tool, "plan", str(path), "-q", "--json", "--device", "cuda", "--ranks", ranks],
+                                  capture_output=True, text=True, timeout=LIMIT_S, check=True)
+            return json.loads(done.stdout)
+        for ranks in ("1", "3"):
+            inside, outside = plan(ranks), plan(ranks, offload_params=True)
+            shards = inside["shard_bytes"]
+            if abs(outside["offload_host_params_bytes"] - shards) > 8192:  # a device's memory is taken in pages
+                raise Failure(f"{ranks} ranks: {inside} {outside}")
+            buffers = outside["gather_buffer_bytes"] - inside["gather_buffer_bytes"]
+            if outside["shard_bytes"] or inside["peak_bytes"] - outside["peak_bytes"] != shards - buffers:
+                raise Failure(f"{ranks} ranks: {inside} {outside}")
+            if outside["offload_host_bytes"] != inside["offload_host_bytes"] or buffers <= 0:
+                raise Failure(f"{ranks} ranks: {inside} {outside}")
 
     def said_on_device(self):
         path, _ = self.config(CASES[1], "said", self.offloaded(offload="cpu"))

@@ -972,6 +972,9 @@ def device_as_processor(folder):
     for dtype, more in (("fp32", ((1, {}), (3, {}), (5, {}), (2, {
             "activation_checkpointing": "block",
             "offload": "cpu"
+    }), (2, {
+            "offload": "cpu",
+            "offload_params": True
     }))), ("bf16", ((1, {}), (2, {}), (3, {
             "sharding_strategy": "NO_SHARD"
     }), (4, {

@@ -49,12 +49,14 @@ def random_fsdp(rng, ranks, name):
 
 
 def random_offload(rng, folder, on_device):
-    """The state in a file, or of a device in host memory; on processors, parameters and gradients in files too."""
+    """The state in a file, or of a device in host memory; parameters and gradients too."""
     if rng.random() < 0.6:
         return {}
     out = {"offload": str(folder), "offload_memory": rng.choice((65536, 1 << 20))}
     if on_device:
-        return {**out, "offload": rng.choice((str(folder), "cpu")), "offload_gradients": rng.random() < 0.5}
+        out["offload"] = rng.choice((str(folder), "cpu"))
+        return {**out, "offload_gradients": rng.random() < 0.5,
+                "offload_params": out["offload"] == "cpu" and rng.random() < 0.6}
     return {**out, "offload_params": rng.random() < 0.6, "offload_gradients": rng.random() < 0.5}
 
 

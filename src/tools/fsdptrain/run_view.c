@@ -147,6 +147,8 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     else if (s->plan.offload_host_nbytes)
         put_row("offload", "the optimizer state, %s a rank, in host memory",
                 text_bytes(s->plan.offload_host_nbytes, a));
+    if (s->plan.offload_rest_nbytes)
+        put_row("offload", "the parameters, %s a rank, in host memory", text_bytes(s->plan.offload_rest_nbytes, a));
     if (s->plan.offload_grads_nbytes)
         put_row("offload", "sums of gradients, %s a rank, in a file there",
                 text_bytes(s->plan.offload_grads_nbytes, a));

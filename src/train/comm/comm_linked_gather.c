@@ -33,9 +33,20 @@ static void gather_within(const struct linked *c, enum comm_placement from, cons
         copy_chunk(c, to, chunk_address(c, from, p, chunk), p->chunk);
         for (uint32_t r = 0; r < within; r++) {
             if (r != me)
-                c->links->send(c->link, c->stream, chunk_address(c, from, p, chunk), p->chunk, first + r);
+                c->links->send(c->link, c->stream, to, p->chunk, first + r);
         }
     }
+}
+
+/* Links read device memory only: chunks that rest in host memory are gathered from their places in the output. */
+static const void *own_chunk(const struct linked *c, enum comm_placement from, const struct comm_piece *p, char *into)
+{
+    const unsigned char *at = chunk_address(c, from, p, c->base.rank);
+    char *place = into + p->into + c->base.rank * p->chunk;
+    if (from == COMM_KEPT || !c->on.on_host)
+        return at;
+    copy_chunk(c, place, at, p->chunk);
+    return place;
 }
 
 int comm_linked_gather(struct comm *base, enum comm_placement from, const struct comm_piece *pieces, size_t npieces,
@@ -47,10 +58,10 @@ int comm_linked_gather(struct comm *base, enum comm_placement from, const struct
         c->links->begin(c->link);
     for (size_t i = 0; i < npieces; i++) {
         const struct comm_piece *p = &pieces[i];
-        if (!c->link)
-            copy_chunk(c, into + p->into, chunk_address(c, from, p, 0), p->chunk);
+        if (comm_within(base, from, p) == 1)
+            copy_chunk(c, into + p->into, chunk_address(c, from, p, 0), p->nbytes);
         else if (comm_within(base, from, p) == base->nranks)
-            c->links->all_gather(c->link, c->stream, into + p->into, chunk_address(c, from, p, base->rank), p->chunk);
+            c->links->all_gather(c->link, c->stream, into + p->into, own_chunk(c, from, p, into), p->chunk);
         else
             gather_within(c, from, p, into);
     }
@@ -84,6 +95,30 @@ static void exchange_owned(const struct linked *c, const struct comm_piece *p)
     }
 }
 
+/* The same for chunks in host memory, a part at a time, through device memory. */
+static void exchange_by_passage(const struct linked *c, const struct comm_piece *p)
+{
+    const uint32_t within = p->within, me = c->base.rank, nholders = c->base.nranks / within;
+    const size_t room = c->on.passage_nbytes / nholders;
+    for (size_t at = 0; at < p->chunk; at += room) {
+        const size_t nbytes = p->chunk - at < room ? p->chunk - at : room;
+        char *mine = c->on.passage + me / within * room;
+        copy_chunk(c, mine, chunk_address(c, COMM_AT_REST, p, me) + at, nbytes);
+        c->links->begin(c->link);
+        for (uint32_t r = me % within; r < c->base.nranks; r += within) {
+            if (r == me)
+                continue;
+            c->links->send(c->link, c->stream, mine, nbytes, r);
+            c->links->receive(c->link, c->stream, c->on.passage + r / within * room, nbytes, r);
+        }
+        c->links->end(c->link, c->stream);
+        for (uint32_t r = me % within; r < c->base.nranks; r += within)
+            if (r != me)
+                copy_chunk(c, (char *)chunk_address(c, COMM_AT_REST, p, r) + at,
+                           (const unsigned char *)c->on.passage + r / within * room, nbytes);
+    }
+}
+
 /* Each owner sends its chunk to the ranks that hold it too. */
 int comm_linked_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err)
 {
@@ -92,10 +127,14 @@ int comm_linked_publish(struct comm *base, const struct comm_piece *pieces, size
         return 0;
     stream_timer_begin(base->timer, 0, c->folds);
     comm_linked_follow(c, c->made, c->folds, c->stream);
-    c->links->begin(c->link);
-    for (size_t i = 0; i < npieces; i++)
-        exchange_owned(c, &pieces[i]);
-    c->links->end(c->link, c->stream);
+    for (size_t i = 0; i < npieces && c->on.on_host; i++)
+        exchange_by_passage(c, &pieces[i]);
+    if (!c->on.on_host) {
+        c->links->begin(c->link);
+        for (size_t i = 0; i < npieces; i++)
+            exchange_owned(c, &pieces[i]);
+        c->links->end(c->link, c->stream);
+    }
     comm_linked_follow(c, c->moved, c->stream, c->folds);
     stream_timer_end(base->timer, c->folds);
     return comm_linked_look(c, COMM_UPDATE_OPERATION, err);

@@ -49,7 +49,7 @@ static int staged_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
 static int staged_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err)
 {
     struct staged *c = (struct staged *)base;
-    for (size_t i = 0; i < npieces; i++) {
+    for (size_t i = 0; i < npieces && !c->on.on_host; i++) {
         size_t begin, nbytes = comm_piece_chunk(&pieces[i], base->rank, &begin);
         const size_t own = base->views ? pieces[i].at + begin : pieces[i].own;
         c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + own, nbytes);
@@ -217,7 +217,7 @@ static int new_lane(struct comm *host, const struct comm_on_device *on, struct s
                              .rank = host->rank,
                              .nranks = host->nranks,
                              .kept_within = host->kept_within,
-                             .values = on->values,
+                             .values = on->on_host ? host->values : on->values,
                              .contribution = on->contribution,
                              .views = on->views };
     if (start_lane(c, message) != KERN_OK)

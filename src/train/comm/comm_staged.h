@@ -17,7 +17,11 @@ struct comm_on_device {
     uint32_t kept_within;        /* the same; linked devices only */
     unsigned char *values; /* the chunks that this rank holds at rest; staged: only those that it owns. If it holds all,
                               the whole parameters, at comm_piece.at */
-    unsigned char *kept;   /* linked: the chunks that it keeps, of pieces with an `own` of at least kept_from */
+    bool on_host;          /* `values` is pinned memory. Staged: unused, the host communicator's have them alone */
+    char
+        *passage; /* linked, and on_host with several copies: (passage_nbytes) of device memory for what is published */
+    size_t passage_nbytes;
+    unsigned char *kept; /* linked: the chunks that it keeps, of pieces with an `own` of at least kept_from */
     size_t kept_from;
     float *contribution; /* (grad_nelem) */
     int64_t grad_nelem;

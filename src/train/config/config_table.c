@@ -564,9 +564,11 @@ const struct config_key config_keys[] = {
     { .name = "fsdp.offload_params",
       .type = KEY_BOOL,
       .offset = AT(fsdp.offload_params),
-      .idle = idle_unless_offloaded,
+      .idle = idle_unless_buffered,
       .doc = "Keeps the parameters in a file in the folder of fsdp.offload too. The ranks of a host read each group "
-             "from it ahead of its use, and write their rows after the update." },
+             "from it ahead of its use, and write their rows after the update. On GPUs, \"cpu\" keeps each rank's "
+             "parameters in host memory: it copies its part of a group to the GPU when the group is gathered, and "
+             "new rows back after the update; a folder is refused there." },
     { .name = "fsdp.offload_gradients",
       .type = KEY_BOOL,
       .offset = AT(fsdp.offload_gradients),

@@ -93,7 +93,7 @@ const char *idle_with_lora(const struct train_config *c, const struct train_job_
 
 const char *idle_unless_gathered(const struct train_config *c, const struct train_job_size *size)
 {
-    if (c->fsdp.offload_params && !idle_unless_offloaded(c, size))
+    if (c->fsdp.offload_params && !idle_unless_buffered(c, size))
         return NULL;
     if (size->nranks < 2)
         return "there is one rank: it has all parameters";

@@ -133,10 +133,12 @@ static void take_state_dict(const struct scope *s, const char *key, const json_t
 void import_put_offload(struct importer *im, const char *key, const json_t *value)
 {
     import_put(im, key, "fsdp.offload", json_string("cpu"));
+    import_put(im, key, "fsdp.offload_params", json_true());
     import_note(
         im, key, value,
-        "fsdp.offload is \"cpu\": on GPUs the optimizer state is in host memory, and parameters and gradients stay; "
-        "ranks on processors hold everything in host memory, and a folder there moves it to a disk");
+        "fsdp.offload is \"cpu\": on GPUs the optimizer state and the parameters are in host memory, and "
+        "fsdp.offload_gradients moves sums of gradients there too; ranks on processors hold everything in host memory, "
+        "and a folder there moves it to a disk");
 }
 
 void import_offload(struct importer *im, const char *key, const json_t *value)

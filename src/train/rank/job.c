@@ -78,6 +78,8 @@ bool job_gathers(const struct job *job, bool separate_memory)
 {
     const bool copies = job_copies_on_host(job) || (separate_memory && job->nranks > 1);
     const bool alone = job->nranks == 1 && job->config->fsdp.strategy != TRAIN_NO_SHARD; /* gathers from itself */
+    if (separate_memory && job_rests_on_host(job))
+        return true;
     return copies && (alone || job_most_shards(job) > 1 || job_offloads_params(job));
 }
 
@@ -85,7 +87,8 @@ bool job_has_replicas(const struct job *job, bool linked)
 {
     if (job_offloads_params(job) && !job->opt->several_hosts) /* they read the same file */
         return false;
-    return linked || job_copies_on_host(job) || (job_has_device_memory(job) && job_most_shards(job) == 1);
+    return linked || job_copies_on_host(job) ||
+           (job_has_device_memory(job) && !job_rests_on_host(job) && job_most_shards(job) == 1);
 }
 
 uint32_t job_most_shards(const struct job *job)
@@ -103,7 +106,8 @@ uint32_t job_gathers_from(const struct job *job, bool linked, const struct param
 
 bool job_has_whole(const struct job *job, bool linked, const struct param *p)
 {
-    return job->nranks > 1 && p->nshards == 1 && !job_offloads_params(job) && (linked || !job_has_device_memory(job));
+    return job->nranks > 1 && p->nshards == 1 && !job_offloads_params(job) && !job_rests_on_host(job) &&
+           (linked || !job_has_device_memory(job));
 }
 
 /* Devices that are not linked gather from the host, and hold the rows that they own, unless they hold everything. */
@@ -136,6 +140,12 @@ bool job_offloads(const struct job *job)
 bool job_offloads_params(const struct job *job)
 {
     return offload_folder(job->config) && job->config->fsdp.offload_params;
+}
+
+bool job_rests_on_host(const struct job *job)
+{
+    return job_has_device_memory(job) && job->config->fsdp.offload && job->config->fsdp.offload_params &&
+           !offload_folder(job->config);
 }
 
 bool job_keeps_snapshots(const struct job *job)

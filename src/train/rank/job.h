@@ -92,6 +92,8 @@ bool job_rounds(const struct job *job);
 bool job_offloads(const struct job *job);
 /* True if the parameters are in a file. */
 bool job_offloads_params(const struct job *job);
+/* True if ranks on devices have the parameters that they hold at rest in host memory. */
+bool job_rests_on_host(const struct job *job);
 /* True if the run keeps copies of its state in memory, in case ranks are lost. */
 bool job_keeps_snapshots(const struct job *job);
 /* The ranks of the largest shard group. */
@@ -102,7 +104,7 @@ uint32_t job_gathers_from(const struct job *job, bool linked, const struct param
 /* True if the parameter's group is not gathered: every rank has it whole at rest. */
 bool job_has_whole(const struct job *job, bool linked, const struct param *p);
 /* Where a rank's device has the chunks that it holds at rest, of each parameter: at: (nparams) bytes, or NULL. Returns
- * the bytes of all. */
+ * the bytes of all. The same for pinned memory, if linked devices have them there. */
 size_t job_place_on_device(const struct job *job, bool linked, size_t *at);
 /* Bytes of the parameters that a rank holds at rest in host memory. */
 uint64_t job_rest_nbytes(const struct job *job);

@@ -10,6 +10,7 @@
 #include "rank/gather.h"
 #include "rank/grad_file.h"
 #include "rank/host_memory.h"
+#include "rank/host_rest.h"
 
 enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
@@ -106,7 +107,9 @@ int memory_count(const struct job *job, bool separate_memory, bool linked, const
     struct gather_sizes gather;
     int rc = gather_count(job, separate_memory, linked, &gather, err);
     *out = (struct memory_sizes){
-        .shard_nbytes = separate_memory ? memory_aligned(job_place_on_device(job, linked, NULL)) : 0,
+        .shard_nbytes =
+            separate_memory && !job_rests_on_host(job) ? memory_aligned(job_place_on_device(job, linked, NULL)) : 0,
+        .window_nbytes = memory_aligned(host_rest_window_nbytes(job)),
         .kept_nbytes =
             linked && job->mesh.nkept ? memory_aligned(gather.kept_nbytes * (job->nranks / job->mesh.nkept)) : 0,
         .contribution_nbytes = separate_memory ? memory_aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
@@ -124,7 +127,7 @@ int memory_count(const struct job *job, bool separate_memory, bool linked, const
 uint64_t memory_sum(const struct memory_sizes *s)
 {
     return s->shard_nbytes + s->kept_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes +
-           s->ring_nbytes + s->activation_nbytes + s->sample_nbytes;
+           s->window_nbytes + s->ring_nbytes + s->activation_nbytes + s->sample_nbytes;
 }
 
 static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
@@ -150,6 +153,7 @@ static void cut_all(const struct job *job, const struct memory_sizes *s, struct 
     map->masters = cut(map, &at, l->masters ? moments : 0);
     map->offload = cut(map, &at, offload_nbytes(job));
     map->row_sums = cut(map, &at, memory_row_sums_nbytes(l));
+    map->window = cut(map, &at, s->window_nbytes);
     map->ring = cut(map, &at, s->ring_nbytes);
     map->activations = cut(map, &at, s->activation_nbytes);
     map->samples = cut(map, &at, s->sample_nbytes);
@@ -247,8 +251,9 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
                      "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, "
                      "activations of %lld tokens %.2f, samples %.2f)%s",
                      gib(memory_sum(s)), gib(s->shard_nbytes + s->kept_nbytes),
-                     gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
-                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
+                     gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes),
+                     gib(s->ring_nbytes + s->window_nbytes), (long long)job_largest_ntok(job),
+                     gib(s->activation_nbytes), gib(s->sample_nbytes), room);
     memory_hint(job, err);
     return err->code;
 }

@@ -15,6 +15,7 @@ struct memory_sizes {
     uint64_t
         received_nbytes; /* contributions of other ranks, and rounded gradients to send; only if devices are linked */
     uint64_t ring_nbytes, activation_nbytes;
+    uint64_t window_nbytes; /* that rows pass through which rest in host memory */
     uint64_t sample_nbytes; /* only if the device has separate memory; otherwise allocated when samples are generated */
 };
 
@@ -22,7 +23,7 @@ struct memory_map {
     struct memory_sizes sizes;
     struct kern_buffer buffer;
     unsigned char *values, *kept;
-    float *contribution, *own, *m, *v, *masters, *received;
+    float *contribution, *own, *m, *v, *masters, *received, *window;
     double *row_sums;
     char *ring, *activations, *samples, *offload;
 };

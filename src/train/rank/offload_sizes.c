@@ -32,12 +32,11 @@ int offload_check(const struct train_config *config, bool on_device, struct fsdp
         fsdpck_error_hint(err, "a folder is written with a slash, as ./%s", value);
         return err->code;
     }
-    if (!on_device || !config->fsdp.offload_params)
+    if (!on_device || !config->fsdp.offload_params || !offload_folder(config))
         return 0;
     fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
-                     "key 'fsdp.offload_params' works for ranks on processors; of a device, the optimizer state and "
-                     "the sums of gradients are offloaded");
-    fsdpck_error_hint(err, "more ranks have smaller shares of the rest; `fsdptrain plan` shows the memory");
+                     "key 'fsdp.offload_params': ranks on devices keep parameters in host memory, not in a folder");
+    fsdpck_error_hint(err, "\"offload\": \"cpu\" in fsdp moves them, and the optimizer state, to host memory");
     return err->code;
 }
 

@@ -9,6 +9,7 @@
 #include "comm/reducer.h"
 #include "rank/gather.h"
 #include "rank/grad_file.h"
+#include "rank/host_rest.h"
 #include "rank/memory.h"
 #include "rank/offload.h"
 #include "rank/offload_device.h"
@@ -247,23 +248,9 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     r->v = r->memory->v;
     r->masters = r->memory->masters;
     r->row_sums = r->memory->row_sums;
+    r->window = r->memory->window;
+    r->window_nbytes = r->memory->sizes.window_nbytes;
     return rc;
-}
-
-/* The state of a rank on a device goes to host memory as it is written: nothing reserves it. */
-static int check_host_room(const struct job *job, struct fsdpck_error *err)
-{
-    const struct offload_sizes *sizes = &job->offload;
-    const uint64_t grads = sizes->gradients ? grad_file_disk_nbytes(&job->layout) : 0,
-                   need = sizes->memory_nbytes + sizes->file_nbytes + grads, room = memory_host_room(job);
-    if (!sizes->in_memory || need <= room)
-        return 0;
-    fsdpck_error_set(
-        err, FSDPCK_ERR_NOMEM, NULL,
-        "key 'fsdp.offload': \"cpu\" takes %.2f GiB of host memory for each rank, of which a rank has %.2f",
-        (double)need / 1073741824.0, (double)room / 1073741824.0);
-    fsdpck_error_hint(err, "a folder on a local disk instead of \"cpu\" takes fsdp.offload_memory only");
-    return err->code;
 }
 
 /* Pinned buffers for the state of a rank on a device. */
@@ -284,9 +271,7 @@ static int open_state(struct rank *r, const char *folder, struct fsdpck_error *e
 {
     const struct job *job = r->job;
     const bool apart = r->where->device->separate_memory;
-    int rc = check_host_room(job, err);
-    if (!rc && apart)
-        rc = pin_buffers(r, err);
+    int rc = apart ? pin_buffers(r, err) : 0;
     if (!rc)
         rc = offload_new(&job->layout, &job->offload, r->host->rank, folder, job->fs.io,
                          apart ? r->offload_pinned.data : r->memory->offload, &r->offload, err);
@@ -310,7 +295,12 @@ static int open_offload(struct rank *r, struct fsdpck_error *err)
     const struct job *job = r->job;
     const char *folder = offload_folder(job->config);
     char line[600];
-    int rc = job_offloads(job) ? open_state(r, folder, err) : 0;
+    const bool linked = device_is_linked(r->where, r->host->nranks);
+    int rc = host_rest_check(job, linked, memory_host_room(job), err);
+    if (!rc)
+        rc = host_rest_pin(r->where->device, r->where->index, host_rest_pinned_nbytes(job, linked), &r->rest, err);
+    if (!rc && job_offloads(job))
+        rc = open_state(r, folder, err);
     if (!rc && job->offload.gradients)
         rc = open_grads(r, folder, err);
     if (rc || !folder || !r->offload || offload_is_direct(r->offload) || !job->fs.note || r->host->rank != 0)
@@ -341,7 +331,10 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
                                        .compute = r->compute->stream,
                                        .views = !job_gathers(r->job, true),
                                        .kept_within = r->job->mesh.nkept,
-                                       .values = r->memory->values,
+                                       .values = r->window ? r->rest.data : r->memory->values,
+                                       .on_host = r->window != NULL,
+                                       .passage = (char *)r->window,
+                                       .passage_nbytes = r->window_nbytes,
                                        .kept = r->memory->kept,
                                        .kept_from = sizes.kept_from,
                                        .contribution = r->memory->contribution,
@@ -500,6 +493,7 @@ void rank_close(struct rank *r)
         r->where->device->memory->free(&r->memory->buffer);
         r->where->device->memory->free(&r->row_sums_back);
         r->where->device->memory->free(&r->offload_pinned);
+        r->where->device->memory->free(&r->rest);
     }
     free(r->rest_at);
     free(r->ranges);

@@ -5,6 +5,8 @@
 
 #include <fsdpck/base.h>
 
+#include <kernels/memory.h>
+
 #include "comm/comm.h"
 #include "rank/job.h"
 
@@ -23,8 +25,11 @@ struct rank {
     struct rank_device *where;
     struct memory_map *memory;
     struct compute *compute;
-    bool linked;               /* devices with separate memory are linked, or there is one rank */
-    size_t *rest_at;           /* (nparams) on a device: where it has the chunks that it holds at rest */
+    bool linked;             /* devices with separate memory are linked, or there is one rank */
+    size_t *rest_at;         /* (nparams) on a device: where it has the chunks that it holds at rest */
+    struct kern_buffer rest; /* pinned: the parameters that the rank holds at rest, linked, with offload_params */
+    float *window;           /* device memory that rows pass through if they rest in host memory; else NULL */
+    uint64_t window_nbytes;
     struct owners *owners;     /* NULL: no expert groups */
     struct gather *gather;     /* NULL: a single rank that does not train */
     struct reducer *reducer;   /* NULL if gradients are exchanged synchronously: one rank, adapters (all at the end), or
@@ -90,10 +95,13 @@ void rank_close(struct rank *r); /* NULL does nothing */
 /* Records the error that ends a rank, for the others. If memory ran out, adds a hint. */
 void rank_fail(const struct job *job, struct job_status *job_status, struct fsdpck_error *err);
 
-/* The rank's rows in parameter memory, and the fp32 values that are trained and saved; both may be the same memory.
+/* The rank's rows in parameter memory (host memory, if r->window is set), and the fp32 values that are trained and
+ * saved; both may be the same memory.
  * rank_master() is NULL if they are in a file. */
 void *rank_rows(const struct rank *r, const struct param *p);
 float *rank_master(const struct rank *r, const struct param *p);
+/* True if these fp32 values are in host memory, out of reach of kernels. */
+bool rank_master_rests(const struct rank *r, const struct param *p);
 /* The rank's rows of the reduced gradient. If they are in a file, while the parameter's group is in memory. */
 float *rank_sums(const struct rank *r, const struct param *p);
 

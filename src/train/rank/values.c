@@ -2,6 +2,7 @@
 /* Where a rank has the values of its parameters and their sums, and how others get them. */
 #include "rank/gather.h"
 #include "rank/grad_file.h"
+#include "rank/host_rows.h"
 #include "rank/offload.h"
 #include "rank/offload_device.h"
 #include "rank/rank.h"
@@ -16,10 +17,10 @@ void *rank_rows(const struct rank *r, const struct param *p)
     int64_t first;
     param_rows(p, r->comm->rank, &first);
     const size_t within = (size_t)(first * param_row_nbytes(p));
-    if (!r->rest_at)
+    if (!r->rest_at || (r->window && !r->linked)) /* then those that the ranks of a host share */
         return r->comm->values + p->value_at + within;
     unsigned char *chunks = r->comm->values + r->rest_at[p - r->job->layout.params];
-    if (r->comm->views || job_has_whole(r->job, r->linked, p))
+    if (r->comm->views || (r->linked && p->nshards == 1))
         return chunks + within;
     return chunks + (r->linked ? r->comm->rank / p->nshards * param_shard_nbytes(p) : 0);
 }
@@ -34,6 +35,11 @@ float *rank_master(const struct rank *r, const struct param *p)
     if (!has_master(r, p))
         return rank_rows(r, p);
     return r->masters && !(r->offload && layout_moves(&r->job->layout, p)) ? r->masters + p->own_at : NULL;
+}
+
+bool rank_master_rests(const struct rank *r, const struct param *p)
+{
+    return r->window && !has_master(r, p);
 }
 
 static bool is_in_file(const struct rank *r, const struct param *p, int tree)
@@ -73,6 +79,10 @@ static int round_values(struct rank *r, const struct param *p, struct fsdpck_err
     struct rank_part part = { 0 };
     int rc = 0;
     while (!(rc = rank_next_part(r, p, 0, &part, err)) && part.nrow > 0) {
+        if (r->window) {
+            host_rows_round(r, p, rows + part.row * param_row_nbytes(p), part.data, part.nrow);
+            continue;
+        }
         struct kern_mat to = { rows + part.row * p->ncol * kern_dtype_bytes(p->dtype), p->ncol, p->dtype };
         r->compute->device->ops->cast(r->compute->stream, to, (struct kern_cmat){ part.data, p->ncol, KERN_F32 },
                                       part.nrow, p->ncol);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "rank/grad_file.h"
+#include "rank/host_rows.h"
 #include "rank/offload.h"
 #include "rank/offload_device.h"
 
@@ -128,7 +129,28 @@ struct span {
     float *masters, *m, *v;
 };
 
-/* Lists this rank's trained elements in a span. */
+static struct span cut_span(const struct span *s, int64_t at, int64_t nelem)
+{
+    const int64_t skipped = at - s->at;
+    return (struct span){ at, nelem, s->masters ? s->masters + skipped : NULL, s->m + skipped, s->v + skipped };
+}
+
+/* The elements of a parameter that the rank trains in a span: [*from, *from + result). None if it is not positive. */
+static int64_t part_in_span(const struct rank *r, const struct param *p, const struct span *s, int64_t *from)
+{
+    int64_t first;
+    const int64_t nelem = p->trainable ? param_rows(p, r->comm->rank, &first) * p->ncol : 0,
+                  end = p->own_at + nelem < s->at + s->nelem ? p->own_at + nelem : s->at + s->nelem;
+    *from = s->at > p->own_at ? s->at : p->own_at;
+    return nelem > 0 ? end - *from : 0;
+}
+
+static char *rows_at(const struct rank *r, const struct param *p, int64_t from)
+{
+    return (char *)rank_rows(r, p) + (from - p->own_at) * (int64_t)kern_dtype_bytes(p->dtype);
+}
+
+/* Lists this rank's trained elements in a span. Rows that rest in host memory are in the window. */
 static size_t list_ranges(const struct rank *r, const struct span *s, struct kern_adamw_range *ranges)
 {
     const struct layout *l = &r->job->layout;
@@ -136,14 +158,11 @@ static size_t list_ranges(const struct rank *r, const struct span *s, struct ker
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
         const bool rounded = p->dtype != KERN_F32;
-        int64_t first, nelem = p->trainable ? param_rows(p, r->comm->rank, &first) * p->ncol : 0,
-                       from = s->at > p->own_at ? s->at : p->own_at,
-                       to = p->own_at + nelem < s->at + s->nelem ? p->own_at + nelem : s->at + s->nelem;
-        if (nelem <= 0 || from >= to)
+        int64_t from, nelem = part_in_span(r, p, s, &from);
+        if (nelem <= 0)
             continue;
-        char *rows = rank_rows(r, p);
-        rows += (from - p->own_at) * (int64_t)kern_dtype_bytes(p->dtype);
-        ranges[n++] = (struct kern_adamw_range){ .nelem = to - from,
+        char *rows = r->window ? (char *)(r->window + (from - s->at)) : rows_at(r, p, from);
+        ranges[n++] = (struct kern_adamw_range){ .nelem = nelem,
                                                  .p = rounded ? s->masters + (from - s->at) : (float *)(void *)rows,
                                                  .m = s->m + (from - s->at),
                                                  .v = s->v + (from - s->at),
@@ -154,10 +173,39 @@ static size_t list_ranges(const struct rank *r, const struct span *s, struct ker
     return n;
 }
 
-static void update_span(struct rank *r, const struct span *s, struct kern_adamw *adamw)
+static void update_rows(struct rank *r, const struct span *s, struct kern_adamw *adamw)
 {
     adamw->nranges = list_ranges(r, s, r->ranges);
     r->compute->device->ops->adamw(r->compute->stream, adamw);
+}
+
+/* Copies the rows of a span between host memory and the window. Only fp32 rows are read by an update. */
+static void pass_rows(const struct rank *r, const struct span *s, bool in)
+{
+    const struct layout *l = &r->job->layout;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        int64_t from, nelem = part_in_span(r, p, s, &from);
+        if (nelem <= 0 || (in && p->dtype != KERN_F32))
+            continue;
+        void *home = rows_at(r, p, from), *here = r->window + (from - s->at);
+        host_rows_copy(r, in ? here : home, in ? home : here, (size_t)(nelem * (int64_t)kern_dtype_bytes(p->dtype)));
+    }
+}
+
+static void update_span(struct rank *r, const struct span *s, struct kern_adamw *adamw)
+{
+    const int64_t room = r->window ? host_rows_room(r, 1) : 0;
+    if (!r->window) {
+        update_rows(r, s, adamw);
+        return;
+    }
+    for (int64_t done = 0; done < s->nelem; done += room) {
+        const struct span part = cut_span(s, s->at + done, s->nelem - done < room ? s->nelem - done : room);
+        pass_rows(r, &part, true);
+        update_rows(r, &part, adamw);
+        pass_rows(r, &part, false);
+    }
 }
 
 /* With gradients in a file, group by group: those of the others are not in memory. */
@@ -171,9 +219,7 @@ static int update_in_parts(struct rank *r, const struct span *s, struct kern_ada
         end = end < s->at + s->nelem ? end : s->at + s->nelem;
         if (begin >= end)
             continue;
-        const int64_t skipped = begin - s->at;
-        const struct span part = { begin, end - begin, s->masters ? s->masters + skipped : NULL, s->m + skipped,
-                                   s->v + skipped };
+        const struct span part = cut_span(s, begin, end - begin);
         rc = grad_file_load(r->grads, group, err);
         if (!rc)
             update_span(r, &part, adamw);

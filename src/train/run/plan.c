@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "image/encoding.h"
+#include "model/expert_exchange.h"
 #include "rank/grad_file.h"
+#include "rank/host_rest.h"
 #include "rank/owners.h"
 #include "run/encoder.h"
 #include "run/plan_groups.h"
@@ -48,13 +50,15 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
                        out->spare_nbytes + out->activation_nbytes + out->sample_nbytes;
 }
 
-static void count_offload(const struct job *job, struct train_plan *out)
+static void count_offload(const struct job *job, bool linked, struct train_plan *out)
 {
     const struct offload_sizes *sizes = &job->offload;
     const uint64_t grads = sizes->gradients ? grad_file_disk_nbytes(&job->layout) : 0;
     out->offload_grads_nbytes = sizes->in_memory ? 0 : grads;
     out->offload_file_nbytes = sizes->in_memory ? 0 : sizes->file_nbytes;
     out->offload_step_nbytes = sizes->step_nbytes;
+    if (job_rests_on_host(job))
+        out->offload_rest_nbytes = linked ? host_rest_pinned_nbytes(job, true) : job_rest_nbytes(job);
     out->offload_host_nbytes =
         job_has_device_memory(job) ? sizes->memory_nbytes + (sizes->in_memory ? sizes->file_nbytes + grads : 0) : 0;
 }
@@ -68,8 +72,21 @@ static void count_on_device(const struct memory_sizes *s, struct train_plan *out
     out->optimizer_nbytes = s->state_nbytes;
     out->activation_nbytes = s->activation_nbytes;
     out->sample_nbytes = s->sample_nbytes;
-    out->buffer_nbytes = s->ring_nbytes;
+    out->buffer_nbytes = s->ring_nbytes + s->window_nbytes;
     out->peak_nbytes = memory_sum(s);
+}
+
+/* In the first step; micro-batches are spread evenly over the ranks. */
+static int count_tokens(const struct job *job, const struct compute *c, struct train_plan *out,
+                        struct fsdpck_error *err)
+{
+    struct step_plan step;
+    if (job->config->fsdp.expert_parallel < 2)
+        return 0;
+    int rc = data_step(job->data, job->config, 0, &step, err);
+    out->tokens_step_nbytes = rc ? 0 : exchange_micro_nbytes(c, (int64_t)step.ntok) / job->nranks;
+    step_plan_free(&step);
+    return rc;
 }
 
 int job_plan(const struct job *job, const struct compute *c, const struct rank_device *where,
@@ -87,8 +104,10 @@ int job_plan(const struct job *job, const struct compute *c, const struct rank_d
     count_data(job, out);
     int rc = plan_traffic(job, separate_memory, linked, out, err);
     if (!rc)
+        rc = count_tokens(job, c, out, err);
+    if (!rc)
         rc = plan_groups(job, c, linked, out, err);
-    count_offload(job, out);
+    count_offload(job, linked, out);
     out->snapshot_nbytes = memory_snapshot_nbytes(job);
     out->spare_nbytes = job_keeps_snapshots(job) ? snapshots_nbytes(job) : 0;
     if (separate_memory)

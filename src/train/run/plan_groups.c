@@ -15,7 +15,7 @@
 static const char *when(const struct job *job, const struct param *first, const struct group_policy *p, bool linked,
                         uint32_t ngathers)
 {
-    if (job->nranks == 1)
+    if (job->nranks == 1 && !job_rests_on_host(job))
         return "never: there is one rank";
     if (!job_copies(job))
         return "never: mapped";

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "arrays/normal.h"
+#include "rank/host_rows.h"
 #include "rank/offload.h"
 #include "state/reads.h"
 #include "state/sources.h"
@@ -172,6 +173,10 @@ static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, str
     const struct param *of = &r->job->layout.params[p->norms_of];
     int64_t first;
     param_rows(of, r->comm->rank, &first);
+    if (r->window) {
+        host_rows_measure(r, of, rank_rows(r, of), first, nrow, rank_rows(r, p));
+        return compute_sync(r->compute, err);
+    }
     const struct kern_dora_norm norms = { .nrow = nrow,
                                           .ncol = of->ncol,
                                           .w = compute_rows_of(r->compute, of, rank_rows(r, of), first, nrow, 0),
@@ -202,7 +207,10 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
             rc = draw_embedding(r, p, &part, &rng, index0, err);
             continue;
         }
-        c->device->ops->uniform(c->stream, part.data, part.nrow * p->ncol, rng, index0, -bound, bound);
+        if (rank_master_rests(r, p))
+            host_rows_draw(r, part.data, part.nrow, p->ncol, rng, index0, bound);
+        else
+            c->device->ops->uniform(c->stream, part.data, part.nrow * p->ncol, rng, index0, -bound, bound);
         rc = compute_sync(c, err);
     }
     return rc;
@@ -394,15 +402,19 @@ int rank_load_beside(const struct rank *base, struct rank *r, bool only_frozen, 
     return rc ? rc : rank_publish(r, true, err);
 }
 
-static void zero_state(struct rank *r)
+static int zero_state(struct rank *r, struct fsdpck_error *err)
 {
+    int rc = 0;
     const struct layout *l = &r->job->layout;
     const struct kern_memory *memory = r->compute->device->memory;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
         int64_t first, nrow = p->trainable ? param_rows(p, r->comm->rank, &first) : 0;
-        if (nrow > 0 && rank_master(r, p))
-            memory->zero(r->compute->stream, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+        const size_t nbytes = nrow > 0 && rank_master(r, p) ? (size_t)(nrow * p->ncol) * sizeof(float) : 0;
+        if (nbytes && rank_master_rests(r, p))
+            rc = rc ? rc : host_rows_zero(r, rank_master(r, p), nbytes, err);
+        else if (nbytes)
+            memory->zero(r->compute->stream, rank_master(r, p), nbytes);
     }
     if (r->offload)
         offload_clear(r->offload);
@@ -411,15 +423,16 @@ static void zero_state(struct rank *r)
         memory->zero(r->compute->stream, r->m + l->own_first, nelem * sizeof(float));
         memory->zero(r->compute->stream, r->v + l->own_first, nelem * sizeof(float));
     }
+    return rc;
 }
 
 int rank_start_anew(struct rank *r, struct fsdpck_error *err)
 {
-    zero_state(r);
+    int rc = zero_state(r, err);
     r->step = r->updates = r->last_update = 0;
     free((void *)r->base.tensors);
     free(r->base_names);
     r->base = (struct fsdpck_base){ 0 };
     r->base_names = NULL;
-    return rank_load(r, false, err);
+    return rc ? rc : rank_load(r, false, err);
 }

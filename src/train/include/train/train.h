@@ -176,6 +176,7 @@ struct train_plan {
     uint64_t spare_nbytes;       /* the rank's part of the copies in host memory for --elastic */
     uint64_t offload_file_nbytes; /* room on the disk of fsdp.offload; optimizer_nbytes is what passes through memory */
     uint64_t offload_host_nbytes; /* host memory for the state of a rank on a device, with the buffers */
+    uint64_t offload_rest_nbytes; /* host memory for the parameters of a rank on a device (fsdp.offload_params) */
     uint64_t offload_step_nbytes; /* read from it in an update, and again written to it */
     uint64_t offload_written_nbytes; /* written to the disk in a step, with parameters and gradients */
     uint64_t offload_params_nbytes;  /* room there for the parameters of all ranks (fsdp.offload_params) */
@@ -194,6 +195,8 @@ struct train_plan {
                               recomputed; else 0 */
     uint64_t largest_micro_ntok;
     uint64_t gathered_step_nbytes;   /* parameters of other ranks that it reads in a step, mapped or copied */
+    uint64_t tokens_step_nbytes;     /* rows of tokens that come from other ranks in a step, where experts are whole on
+                                        ranks; if all are chosen alike */
     uint64_t spread_step_nbytes;     /* new values of the parameters that it holds too, from their owners, in a step */
     uint64_t reduced_step_nbytes;    /* gradients of other ranks that it reads in a step */
     uint64_t from_hosts_step_nbytes; /* that all ranks receive from other hosts in a step; 0: on one host;
