@@ -6,7 +6,7 @@ usage: planner.py BUILD_DIR MODEL_FOLDER WORKDIR [--clock] [--only NUMBER[,NUMBE
 
 Random tokens, all supervised. Of --steps steps the first does not count, because it chooses among ways to compute.
 Each rank has one thread, and measured is the mean processor time of a rank in the fastest step: on a machine that does
-nothing else it is the time on the clock, and on a busy one it changes little. --clock gives ranks all processors, and
+nothing else it is the time on the clock. --clock gives ranks all processors, and
 takes the fastest step on the clock. The rates of the machine are measured anew for each setting, in WORKDIR: on a
 shared machine the same work may take twice as long a minute later. The table has medians of --rounds rounds."""
 import argparse

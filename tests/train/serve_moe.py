@@ -112,7 +112,7 @@ class ServedParameters(Moe):
         self.near_tensors("of the run", files[1], files[2], 1e-4)
 
     def created(self):
-        """train_mlp on experts that are no modules: their weights are targets, and PEFT loads what is exported."""
+        """Where experts are not modules, train_mlp names their weights in target_parameters."""
         model, state = self.words_of("gpt_oss"), self.tmp / "created.state"
         with Server(self.tool, model, state) as server:
             one = server.session().model(rank=3, train_attn=False, train_unembed=False)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank/host_rest.h"
 
-#include <kernels/memory.h>
-
 #include "rank/grad_file.h"
 
 enum { MOST_NBYTES = 4 << 20, LEAST_NBYTES = 4096, PARTS = 4 };
